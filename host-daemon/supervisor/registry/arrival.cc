@@ -64,6 +64,7 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     };
     hooks.arrived = [this, id](Epoch epoch) { on_arrived(id, epoch); };
     hooks.ended = [this, id](engine::Outcome outcome, const Error& error) {
+        stock_.note_attempt(id, outcome == engine::Outcome::kMoved ? nullptr : &error);
         on_arrival_ended(id, outcome, error);
     };
     return hooks;

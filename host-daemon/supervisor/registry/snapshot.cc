@@ -90,6 +90,7 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
         return worker;
     };
     auto restored = restore_snapshot(session, request, std::move(hooks));
+    stock_.note_attempt(info.id, restored ? nullptr : &restored.error());
     if (!restored && session->suspended()) {
         devices_.forget(info.id);
     }
@@ -99,8 +100,9 @@ Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& r
 ReplacementHooks Registry::replacement_hooks(const std::shared_ptr<Session>& session) {
     const SessionInfo info = session->info();
     ReplacementHooks hooks;
-    hooks.launch = [this, info](engine::PartId part, DeviceNumber device) {
-        return stock_.launch(info.id, part, device, info.quota_bytes, handlers_for(info.id));
+    hooks.launch = [this, info](engine::PartId part, DeviceNumber device, Addresses addresses) {
+        return stock_.launch(info.id, part, device, info.quota_bytes, handlers_for(info.id),
+                             addresses);
     };
     hooks.lost = [this, session](engine::PartId part, const std::string& how) {
         housekeeping_.post([this, session, part, how] {

@@ -25,8 +25,9 @@ private:
 };
 
 Result<std::shared_ptr<Worker>> launch_fresh(const Worker& old_worker, DeviceNumber device,
-                                             const ReplacementHooks& hooks) {
-    GANTRY_ASSIGN(std::shared_ptr<Worker> fresh, hooks.launch(old_worker.part(), device));
+                                             const ReplacementHooks& hooks, Addresses addresses) {
+    GANTRY_ASSIGN(std::shared_ptr<Worker> fresh,
+                  hooks.launch(old_worker.part(), device, addresses));
     const std::uint64_t guest = old_worker.guest().table_hash();
     if (guest != 0 && fresh->table_hash() != guest) {
         fresh->end();
@@ -92,11 +93,11 @@ struct Order {
 
 Result<control::WorkerReplacement> replace_in(const Order& order,
                                               const std::shared_ptr<Worker>& old_worker,
-                                              replacement::Way way) {
+                                              replacement::Way way, Addresses addresses) {
     Session& session = order.session;
     replacement::Options options;  // Begins now.
     GANTRY_ASSIGN(const std::shared_ptr<Worker> fresh,
-                  launch_fresh(*old_worker, order.device, order.hooks));
+                  launch_fresh(*old_worker, order.device, order.hooks, addresses));
     WorkerEndpoint from(*old_worker);
     WorkerEndpoint to(*fresh);
     const engine::PartId part = old_worker->part();
@@ -144,6 +145,22 @@ Result<control::WorkerReplacement> replace_in(const Order& order,
 bool is_of_peer_copy(const Error& refusal) {
     return refusal.reason == "state.pull" ||
            (refusal.reason.starts_with("handover.") && refusal.reason != "handover.guest_gone");
+}
+
+/// Once more by a worker whose driver has its memory elsewhere, where it was in the way.
+Result<control::WorkerReplacement> replace_in(const Order& order,
+                                              const std::shared_ptr<Worker>& old_worker,
+                                              replacement::Way way) {
+    auto replaced = replace_in(order, old_worker, way, Addresses::kUsual);
+    if (replaced || replaced.error().reason != kVariablesNotNow) {
+        return replaced;
+    }
+    spdlog::info("session {}: worker {}: {}; a worker with other addresses tries it",
+                 order.session.info().id, old_worker->part().value, replaced.error().to_string());
+    auto again = replace_in(order, old_worker, way, Addresses::kScattered);
+    // What such a worker cannot do another usual one may.
+    const bool is_of_variables = !again && again.error().reason.starts_with("module.globals.");
+    return is_of_variables ? replaced : again;
 }
 
 /// In the best way that there is: each way that is refused leaves the old worker serving.

@@ -12,7 +12,7 @@ namespace gantry::supervisor {
 
 struct ReplacementHooks {
     /// Starts a fresh worker for the part, with the session's quota.
-    std::function<Result<std::shared_ptr<Worker>>(engine::PartId, DeviceNumber)> launch;
+    std::function<Result<std::shared_ptr<Worker>>(engine::PartId, DeviceNumber, Addresses)> launch;
     /// Neither worker has the guest any more; called after the session knows it.
     std::function<void(engine::PartId, const std::string& how)> lost;
     /// Whether the device can take the session; then its quota is reserved there, too.

@@ -127,21 +127,43 @@ std::shared_ptr<Worker> WorkerStock::take() {
     return spare;
 }
 
+void WorkerStock::note_attempt(const std::string& session_id, const Error* error) {
+    constexpr std::size_t kScatteredMax = 1024;  // Sessions that never came are forgotten.
+    const MutexLock lock(mutex_);
+    scattered_.erase(session_id);
+    if (error != nullptr && error->reason == kVariablesNotNow) {
+        if (scattered_.size() >= kScatteredMax) {
+            scattered_.erase(scattered_.begin());
+        }
+        scattered_.insert(session_id);
+    }
+}
+
+Addresses WorkerStock::addresses_for(const std::string& session_id, Addresses wanted) {
+    const MutexLock lock(mutex_);
+    return scattered_.contains(session_id) ? Addresses::kScattered : wanted;
+}
+
 Result<std::shared_ptr<Worker>> WorkerStock::launch_new(const std::string& session_id,
                                                         engine::PartId part, DeviceNumber device,
                                                         std::uint64_t quota_bytes,
-                                                        WorkerHandlers handlers) const {
+                                                        WorkerHandlers handlers,
+                                                        Addresses addresses) const {
     Config config = config_;
     config.worker.device = device;
+    if (addresses == Addresses::kScattered) {
+        config.worker.fixed_addresses = false;
+    }
     return Worker::launch(config, session_id, part, quota_bytes, std::move(handlers));
 }
 
 Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_id,
                                                     engine::PartId part, DeviceNumber device,
                                                     std::uint64_t quota_bytes,
-                                                    WorkerHandlers handlers) {
-    if (device != config_.worker.device) {
-        return launch_new(session_id, part, device, quota_bytes, std::move(handlers));
+                                                    WorkerHandlers handlers, Addresses addresses) {
+    addresses = addresses_for(session_id, addresses);
+    if (device != config_.worker.device || addresses != Addresses::kUsual) {
+        return launch_new(session_id, part, device, quota_bytes, std::move(handlers), addresses);
     }
     const auto spare = take();
     look_again(kRefillAfter);

@@ -20,7 +20,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "host-daemon/supervisor/config/config.h"
@@ -29,6 +31,14 @@
 #include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
+
+/// Where a worker's driver has its own memory. Usual: where every other worker's has it, so that
+/// module variables lie at the same addresses by themselves. Scattered: anywhere, so that what lies
+/// there in a usual one is free.
+enum class Addresses { kUsual, kScattered };
+
+/// A worker's reason when something else lies where module variables must: another may have room.
+inline constexpr std::string_view kVariablesNotNow = "module.globals.not_now";
 
 class WorkerStock {
 public:
@@ -44,20 +54,27 @@ public:
     void fill();
     /// What is awaited has changed. It is also asked now and then.
     void look() { look_again(std::chrono::milliseconds{0}); }
-    /// A spare that is ready, or a new one: as Worker::launch(). Spares are on worker.device.
+    /// A spare that is ready, or a new one: as Worker::launch(). Spares are on worker.device, and
+    /// as usual.
     Result<std::shared_ptr<Worker>> launch(const std::string& session_id, engine::PartId part,
                                            DeviceNumber device, std::uint64_t quota_bytes,
-                                           WorkerHandlers handlers);
+                                           WorkerHandlers handlers,
+                                           Addresses addresses = Addresses::kUsual);
+    /// How an attempt to take a session in has ended: where its variables' places were taken in a
+    /// usual worker, the next attempt is scattered. Null: well.
+    void note_attempt(const std::string& session_id, const Error* error);
     /// A new one, on any device.
     Result<std::shared_ptr<Worker>> launch_new(const std::string& session_id, engine::PartId part,
                                                DeviceNumber device, std::uint64_t quota_bytes,
-                                               WorkerHandlers handlers) const;
+                                               WorkerHandlers handlers,
+                                               Addresses addresses = Addresses::kUsual) const;
     /// Ends the spares, also one that is being made. There are none afterwards.
     void stop();
 
 private:
     using Workers = std::vector<std::shared_ptr<Worker>>;
     std::shared_ptr<Worker> take();
+    Addresses addresses_for(const std::string& session_id, Addresses wanted);
     std::size_t wanted_count();
     void refill();
     bool make_one();
@@ -69,8 +86,10 @@ private:
     CondVar made_;
     Workers spares_ GANTRY_GUARDED_BY(mutex_);
     std::shared_ptr<Worker> making_ GANTRY_GUARDED_BY(mutex_);  ///< Its context.
-    bool is_kept_ GANTRY_GUARDED_BY(mutex_) = false;            ///< fill() was called, stop() not.
-    std::optional<SerialExecutor::Clock::time_point> due_;      ///< On executor_ only.
+    /// Sessions whose next worker is to be scattered.
+    std::set<std::string> scattered_ GANTRY_GUARDED_BY(mutex_);
+    bool is_kept_ GANTRY_GUARDED_BY(mutex_) = false;        ///< fill() was called, stop() not.
+    std::optional<SerialExecutor::Clock::time_point> due_;  ///< On executor_ only.
     SerialExecutor executor_;
 };
 
