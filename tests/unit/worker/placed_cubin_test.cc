@@ -133,6 +133,29 @@ TEST(PlacedCubin, RefusesTwoOfAName) {
               std::string::npos);
 }
 
+/// By its place in a section: the variable that lies there moves, or nobody can tell.
+TEST(PlacedCubin, FollowsASectionAndAnOffset) {
+    const auto with_addend = [](std::int64_t addend) {
+        SampleCubin cubin;
+        cubin.edit_symbol(SampleCubin::kBank, [&](Elf64_Sym& symbol) {
+            symbol.st_shndx = static_cast<std::uint16_t>(cubin.index(".nv.global"));
+        });
+        cubin.edit<Elf64_Rela>(cubin.content(".rela.text.step"), [&](Elf64_Rela& each) {
+            each.r_info = ELF64_R_INFO(std::uint64_t{SampleCubin::kBank}, 0x38);
+            each.r_addend = addend;
+        });
+        EXPECT_TRUE(cubin_variables(bytes_of(cubin.bytes))->named.contains("table"));
+        return placed_cubin(bytes_of(cubin.bytes), {{"table", kByOne}});
+    };
+    const auto inside = with_addend(64);
+    ASSERT_TRUE(inside.ok()) << inside.error().to_string();
+    EXPECT_TRUE(
+        relocations(*inside).contains(".rela.text.step> 56 " + std::to_string(kByOne + 64)));
+    EXPECT_NE(refusal(with_addend(SampleCubin::kTableBytes)).find("where no variable lies"),
+              std::string::npos);
+    EXPECT_NE(refusal(with_addend(-8)).find("where no variable lies"), std::string::npos);
+}
+
 TEST(PlacedCubin, RefusesEveryDamagedFileOrReadsItSafely) {
     const std::string whole = SampleCubin().bytes;
     for (std::size_t bytes = 0; bytes < whole.size(); bytes += 3) {
