@@ -161,14 +161,15 @@ Result<VariablePlan> plan_variables(const GuestProcess& process, std::uint64_t h
             return bound(variable, "the driver has none of that name and size");
         }
         if (here->address != variable.address) {
-            if (how.constants.contains(name) || here->managed || variable.managed) {
+            const bool is_known = is_named || variable.asked;
+            if (here->managed || variable.managed || (is_known && how.constants.contains(name))) {
                 return bound(variable, "it lies in a constant bank or in managed memory, and at " +
                                            fmt::format("{:#x} here", here->address));
             }
             if (is_named) {
                 plan.shifts.emplace(name, variable.address - here->address);
             }
-            if (is_named || variable.asked) {
+            if (is_known) {
                 plan.ranges.push_back({variable.address, variable.bytes});
             } else {
                 variable.lies_at = here->address;

@@ -35,8 +35,10 @@ PlacedModule* read_module(const char* image, CUdeviceptr base) {
             Elf64_Sym symbol;
             std::memcpy(&symbol, image + table.sh_offset + at, sizeof symbol);
             const bool is_object = ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT;
-            if (is_object && symbol.st_shndx != SHN_UNDEF &&
-                std::strncmp(names + sections[symbol.st_shndx].sh_name, ".nv.global", 10) == 0) {
+            const char* home =
+                symbol.st_shndx != SHN_UNDEF ? names + sections[symbol.st_shndx].sh_name : "";
+            if (is_object && (std::strncmp(home, ".nv.global", 10) == 0 ||
+                              std::strcmp(home, ".nv.constant3") == 0)) {
                 module->variables.emplace(
                     image + sections[table.sh_link].sh_offset + symbol.st_name,
                     std::pair{base + symbol.st_shndx * kSectionBytes + symbol.st_value,

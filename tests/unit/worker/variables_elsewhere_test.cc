@@ -151,6 +151,34 @@ TEST(VariablesElsewhere, HaveMemoryWhereTheProgramAskedForThem) {
               CUDA_SUCCESS);
 }
 
+/// Nothing names the counter, which code reaches by its offset in a bank.
+void have_a_constant(SampleCubin& cubin) {
+    const std::string name(".nv.global.init\0", 16);
+    const std::size_t at = cubin.bytes.find(std::string(1, '\0') + name) + 1;
+    cubin.bytes.replace(at, name.size(), std::string(".nv.constant3\0\0\0", 16));
+    cubin.edit<Elf64_Rela>(cubin.content(".rela.nv.global.init"), [](Elf64_Rela& each) {
+        each.r_info = ELF64_R_INFO(std::uint64_t{SampleCubin::kKernel}, 2);
+    });
+}
+
+TEST(VariablesElsewhere, InAConstantBankStayIfNobodyAskedForThem) {
+    Placing placing(have_a_constant);
+    const std::uint64_t here = placing.here("counter");
+    Variables wanted{{"counter", placing.wanted("counter", kWantedAt + 0x100, false)}};
+    const auto placed = bring_back_variables(placing.process(), kModule, wanted);
+    ASSERT_TRUE(placed.ok()) << placed.error().to_string();
+    EXPECT_EQ(placing.process().code.modules.variable(kModule, "counter")->lies_at, here);
+}
+
+TEST(VariablesElsewhere, InAConstantBankAreRefusedIfTheProgramAsked) {
+    Placing placing(have_a_constant);
+    Variables wanted{{"counter", placing.wanted("counter", kWantedAt + 0x100, true)}};
+    const auto placed = bring_back_variables(placing.process(), kModule, wanted);
+    ASSERT_FALSE(placed.ok());
+    EXPECT_EQ(placed.error().reason, "module.globals.not_movable");
+    EXPECT_NE(placed.error().text.find("constant bank"), std::string::npos);
+}
+
 /// Something else lies there: another worker may have room.
 TEST(VariablesElsewhere, AreRefusedForNowWhereTheirPlaceIsTaken) {
     Placing placing;
