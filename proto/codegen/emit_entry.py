@@ -72,9 +72,17 @@ def _per_thread_prologue(call):
     return before, after
 
 
+def _lenders(call, target):
+    """What a call may take its context of, by the names of `call`."""
+    place = {param.name: number for number, param in enumerate(target.params)}
+    return [call.params[place[name]].name for name in target.context_of]
+
+
 def _entry(symbol, call, target, stream):
     """One exported function. `call` names it, `target` implements it."""
     text = wrap(f"GANTRY_CUDA_EXPORT CUresult {symbol}(", declarations(call), ") noexcept {")
+    if target.context_of:
+        text += f"    const LentContext lent({', '.join(_lenders(call, target))});\n"
     text += (f"    if (const CUresult status = enter(Op::{call.symbol}); "
              f"status != CUDA_SUCCESS) {{\n"
              f"        return leave(Op::{call.symbol}, status);\n    }}\n")
@@ -113,13 +121,16 @@ def exports_cc(calls):
                   ["proto/cuda/gen/exports.h", "proto/cuda/gen/impl.h", "cuda_impl_hooks.h"])
     text += """// cuda_impl_hooks.h comes from the library being built and defines, inline,
 // `CUresult gantry::cuda_impl::enter(cuda::Op)`, the check made before every call, and
-// `CUresult gantry::cuda_impl::leave(cuda::Op, CUresult)`, which sees every result.
+// `CUresult gantry::cuda_impl::leave(cuda::Op, CUresult)`, which sees every result. Its
+// `LentContext` makes the context of a stream, an event or memory the thread's for one call, where
+// the thread has none.
 #define GANTRY_CUDA_EXPORT __attribute__((visibility("default")))
 
 using gantry::cuda::Op;
 using gantry::cuda_impl::DefaultStream;
 using gantry::cuda_impl::enter;
 using gantry::cuda_impl::leave;
+using gantry::cuda_impl::LentContext;
 
 extern "C" {
 

@@ -92,6 +92,7 @@ class Call:
     owner: str = ""              # parameter: the object that the new one dies with
     key: str = ""                # parameter: which of an object's settings it sets
     grants_shared: tuple = ()    # parameters: a function's attribute and its value
+    context_of: tuple = ()       # parameters whose context it takes where the thread has none
     served: bool = False         # the worker has the call of its own, in place of the driver's
     rules: list = dataclasses.field(default_factory=list)     # (one of GUEST_RULES, call in C++)
     file: str = ""
@@ -232,8 +233,8 @@ def _parse_body(call, text, where):
     elif word == "waits_for":
         what, _, call.waits_param = rest.partition(" ")
         call.waits = _one_of(what, WAITS, where)
-    elif word == "grants_shared":
-        call.grants_shared = tuple(rest.split())
+    elif word in ("grants_shared", "context_of"):
+        setattr(call, word, tuple(rest.split()))
     else:
         call.params.append(_parse_param(text, where))
 
@@ -329,6 +330,13 @@ def _check_facts(call):
     if call.grants_shared and (len(call.grants_shared) != 2
                                or not names.issuperset(call.grants_shared)):
         raise TableError(f"{call.symbol}: grants_shared needs an attribute and a value")
+    named = [param for param in call.params if param.name in call.context_of]
+    if len(named) != len(call.context_of) or any(
+            not (param.kind in ("devptr", "host") or param.args[:1] in (["stream"], ["event"]))
+            for param in named):
+        raise TableError(f"{call.symbol}: context_of names streams, events and addresses")
+    if call.context_of and "nocontext" in call.flags:
+        raise TableError(f"{call.symbol}: a call that needs no context takes none")
     if call.rules and not call.shim_generated:
         raise TableError(f"{call.symbol}: rules of the guest go with marshalling that is generated")
     if call.served and not call.worker_generated:

@@ -96,6 +96,10 @@ Context* named_or_current(CUcontext context) {
     return context == nullptr ? current() : find_context(bits(context));
 }
 
+bool lend(std::uint64_t context) {
+    return find_context(context) != nullptr && session::push_context(context) == CUDA_SUCCESS;
+}
+
 }  // namespace
 
 Context* find_context(std::uint64_t handle) noexcept { return g_contexts.find(handle); }
@@ -109,6 +113,25 @@ Context* primary_context(int device) noexcept {
 int current_device() noexcept {
     const Context* context = current();
     return context != nullptr ? context->device : 0;
+}
+
+bool lend_context_of(CUstream stream) noexcept {
+    const Stream* found = bits(stream) > 2 ? g_streams.find(bits(stream)) : nullptr;
+    return found != nullptr && lend(found->context);
+}
+
+bool lend_context_of(CUevent event) noexcept {
+    const Event* found = g_events.find(bits(event));
+    return found != nullptr && lend(found->context);
+}
+
+bool lend_context_of(CUdeviceptr address) noexcept {
+    Range range{};
+    return find_range(address, &range) && lend(range.context);
+}
+
+bool lend_context_of(const void* address) noexcept {
+    return lend_context_of(CUdeviceptr{bits(address)});
 }
 
 CUresult synchronize_context() noexcept {

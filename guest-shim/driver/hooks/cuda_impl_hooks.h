@@ -2,6 +2,7 @@
 #pragma once
 
 #include "guest-shim/driver/core/captures.h"
+#include "guest-shim/driver/core/lent_context.h"
 #include "guest-shim/session/base/report.h"
 #include "guest-shim/session/session.h"
 #include "proto/cuda/gen/impl.h"

@@ -104,6 +104,13 @@ class Faults(unittest.TestCase):
         self.fault(self.HEAD + "    waits_for stream\n", "waits_for stream needs a parameter")
         self.fault(self.HEAD + "    value int x\n    grants_shared x\n", "needs an attribute and")
 
+    def test_a_context_comes_from_what_has_one(self):
+        names = "context_of names streams, events and addresses"
+        self.fault(self.HEAD + "    value int x\n    context_of x\n", names)
+        self.fault(self.HEAD + "    devptr CUdeviceptr x\n    context_of y\n", names)
+        without = self.HEAD.replace("none\n", "none : nocontext\n")
+        self.fault(without + "    devptr CUdeviceptr x\n    context_of x\n", "takes none")
+
     def test_kinds_are_described_once(self):
         self.fault(self.HEAD + "    handle(stream) CUstream s\n", "no 'kind' line describes")
         line = "kind 6 stream : guest : CUDA_ERROR_INVALID_HANDLE\n"

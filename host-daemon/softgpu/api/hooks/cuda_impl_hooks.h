@@ -2,6 +2,7 @@
 // What needs a context looks for it itself (core/thread_state.h, GANTRY_CURRENT).
 #pragma once
 
+#include "host-daemon/softgpu/api/lent_context.h"
 #include "host-daemon/softgpu/core/driver.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_flags.h"

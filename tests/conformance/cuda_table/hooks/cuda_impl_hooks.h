@@ -16,6 +16,13 @@ inline CUresult enter(cuda::Op op) noexcept {
     return g_oblige ? CUDA_ERROR_UNKNOWN : g_enter_result;
 }
 
+/// Nothing of the probe has a context.
+class LentContext {
+public:
+    template <typename... Of>
+    explicit LentContext(Of...) noexcept {}
+};
+
 /// Sees every result: an obliging probe's calls were kept from beginning, and succeed.
 inline CUresult leave(cuda::Op, CUresult result) noexcept {
     return g_oblige ? CUDA_SUCCESS : result;
