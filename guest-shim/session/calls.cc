@@ -542,7 +542,13 @@ std::uint32_t max_trailing(std::uint32_t args_bytes) noexcept {
 std::uint64_t mint(HandleKind kind) noexcept { return mint_many(kind, 1); }
 
 std::uint64_t mint_many(HandleKind kind, std::uint64_t count) noexcept {
-    return cuda::make_handle(kind, g_connection.next_serial.fetch_add(count));
+    return cuda::counted_handle(kind, g_connection.next_number.fetch_add(count));
+}
+
+void unmint(std::uint64_t first, std::uint64_t count, std::uint64_t used) noexcept {
+    const std::uint64_t number = cuda::handle_number(first);
+    std::uint64_t end = number + count;
+    g_connection.next_number.compare_exchange_strong(end, number + used);
 }
 
 }  // namespace gantry::session

@@ -62,8 +62,8 @@ struct Connection {
     BulkArea bulk;  ///< Without the outbox.
     Outbox outbox;
     FutexMutex lane_mutex[wire::kLaneCount];
-    std::atomic<std::uint32_t> rung_for{0};  ///< The worker's sleep that was last ended.
-    std::atomic<std::uint64_t> next_serial{1ull << 47};  ///< Above every slot handle.
+    std::atomic<std::uint32_t> rung_for{0};     ///< The worker's sleep that was last ended.
+    std::atomic<std::uint64_t> next_number{0};  ///< Of the next counted handle.
     std::atomic<std::uint64_t> next_image{1};
     std::uint32_t driver_version = 0;
     std::uint32_t devices = 0;

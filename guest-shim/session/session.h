@@ -88,8 +88,10 @@ CUresult call(cuda::Op op, const void* args, std::uint32_t args_bytes, const voi
 
 /// A new handle of a kind that has no slot table in the driver part.
 std::uint64_t mint(HandleKind kind) noexcept;
-/// The first of `count` new handles that follow each other.
+/// The first of `count` new handles, each cuda::kHandleStep above the one before.
 std::uint64_t mint_many(HandleKind kind, std::uint64_t count) noexcept;
+/// Of `count` handles from `first`, the newest, only `used` are in use: others may have the rest.
+void unmint(std::uint64_t first, std::uint64_t count, std::uint64_t used) noexcept;
 
 // ---- pieces of post for calls that build their payload in place --------------------------------
 

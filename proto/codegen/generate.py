@@ -23,11 +23,11 @@ import layout
 import table
 
 
-def outputs(calls, hand_text=""):
-    """File name -> text. `hand_text` is wire_hand.h, which the table hash covers."""
+def outputs(calls, hand_text="", bits_text=""):
+    """File name -> text. The table hash covers wire_hand.h and handle_bits.h, which are given."""
     layouts = [layout.layout_of(call) for call in calls if call.forwarded]
     return {
-        "opcodes.h": emit_ops.opcodes(calls, layouts, hand_text),
+        "opcodes.h": emit_ops.opcodes(calls, layouts, hand_text + bits_text),
         "op_flags.h": emit_ops.op_flags(calls),
         "op_table.h": emit_ops.op_table_h(calls),
         "op_table.cc": emit_ops.op_table_cc(calls, layouts),
@@ -60,9 +60,10 @@ def main(arguments):
     directory = pathlib.Path(arguments[2])
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        hand = pathlib.Path(arguments[1]).parent / "wire_hand.h"
-        files = outputs(table.load(arguments[1]),
-                        hand.read_text(encoding="utf-8") if hand.exists() else "")
+        cuda = pathlib.Path(arguments[1]).parent
+        texts = [path.read_text(encoding="utf-8") if path.exists() else ""
+                 for path in (cuda / "wire_hand.h", cuda / "handle_bits.h")]
+        files = outputs(table.load(arguments[1]), *texts)
     except table.TableError as error:
         print(f"API table: {error}", file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ set(GANTRY_CUDA_GEN_FILES
 list(TRANSFORM GANTRY_CUDA_GEN_FILES PREPEND ${GANTRY_CUDA_GEN_DIR}/)
 file(GLOB GANTRY_CUDA_GEN_INPUTS CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/proto/cuda/driver_api/*.api ${CMAKE_SOURCE_DIR}/proto/codegen/*.py
-    ${CMAKE_SOURCE_DIR}/proto/cuda/wire_hand.h)
+    ${CMAKE_SOURCE_DIR}/proto/cuda/wire_hand.h ${CMAKE_SOURCE_DIR}/proto/cuda/handle_bits.h)
 
 # The stamp is what ninja compares: files whose text did not change keep their time.
 add_custom_command(

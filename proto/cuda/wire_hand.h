@@ -371,7 +371,8 @@ struct GraphHostNodeReply {
 
 /// cuGraphGetNodes, cuGraphGetRootNodes, cuGraphGetEdges_v2, cuGraphNodeGetDependencies_v2,
 /// cuGraphNodeGetDependentNodes_v2: call -> GraphListReply. A node that a capture made has no guest
-/// handle yet: the worker names it from [first_new_handle, first_new_handle + new_handle_count).
+/// handle yet: the worker names it by one of new_handle_count handles, each kHandleStep above the
+/// one before (handle_bits.h).
 struct GraphListCall {
     std::uint64_t graph;  ///< Or node.
     std::uint64_t first_new_handle;

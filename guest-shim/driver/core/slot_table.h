@@ -38,8 +38,7 @@ public:
         }
         slot->generation = slot->generation % kLastGeneration + 1;
         new (&slot->value) T{};
-        const std::uint64_t name = cuda::make_handle(
-            kind, static_cast<std::uint64_t>(slot->generation) << cuda::kHandleSlotBits | index);
+        const std::uint64_t name = cuda::slot_handle(kind, slot->generation, index);
         slot->handle.store(name, std::memory_order_release);
         *handle = name;
         return &slot->value;
@@ -48,9 +47,6 @@ public:
     /// The object, or null for anything that is not the handle of a live one.
     T* find(std::uint64_t handle) noexcept {
         const std::uint64_t index = cuda::handle_slot(handle);
-        if (index >= kChunks * kPerChunk) {
-            return nullptr;
-        }
         Slot* chunk = chunks_[index / kPerChunk].load(std::memory_order_acquire);
         if (chunk == nullptr) {
             return nullptr;
@@ -93,8 +89,8 @@ public:
 
 private:
     static constexpr std::uint64_t kPerChunk = 1024;
-    static constexpr std::uint64_t kChunks = 4096;  // Four million live objects of a kind.
-    static constexpr std::uint32_t kLastGeneration = (1u << 23) - 1;  // Minted serials lie above.
+    static constexpr std::uint64_t kChunks = cuda::kHandleSlots / kPerChunk;
+    static constexpr std::uint32_t kLastGeneration = cuda::kHandleGenerations - 1;
 
     struct Slot {
         std::atomic<std::uint64_t> handle;

@@ -36,6 +36,9 @@ CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t r
         session::call(op, &call, sizeof(call), nullptr, 0, &reply, sizeof(reply), *handles,
                       static_cast<std::uint32_t>(bytes), &got);
     *count = reply.count;
+    if (result == CUDA_SUCCESS) {
+        session::unmint(call.first_new_handle, names, reply.new_handles_used);
+    }
     return result;
 }
 

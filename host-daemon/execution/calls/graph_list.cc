@@ -22,7 +22,7 @@ CUresult name_nodes(Call& call, const GraphListCall& list, std::uint64_t owner,
             if (*used >= list.new_handle_count) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
-            handle = list.first_new_handle + (*used)++;
+            handle = list.first_new_handle + (*used)++ * cuda::kHandleStep;
             if (call.reserve(HandleKind::kGraphNode, handle) != CUDA_SUCCESS ||
                 call.add_object(handle, native, owner) != CUDA_SUCCESS) {
                 return CUDA_ERROR_INVALID_HANDLE;

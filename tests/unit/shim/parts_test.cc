@@ -50,6 +50,27 @@ TEST(SlotTable, ForgedAndStaleHandlesAreNotFound) {
     EXPECT_EQ(table.find(first), nullptr);
 }
 
+TEST(SlotTable, HandlesLeaveTheLowestBitsClear) {
+    static SlotTable<Thing> table;
+    std::uint64_t handles[3] = {};
+    for (std::uint64_t& handle : handles) {
+        ASSERT_NE(table.create(HandleKind::kStream, &handle), nullptr);
+        EXPECT_EQ(handle % 64, 0u) << std::hex << handle;
+        EXPECT_EQ(table.find(handle + 1), nullptr);
+    }
+    EXPECT_NE(handles[0], handles[1]);
+    for (std::uint64_t generation = 0; generation < cuda::kHandleGenerations; ++generation) {
+        std::uint64_t next = 0;
+        ASSERT_TRUE(table.destroy(handles[1]));
+        ASSERT_NE(table.create(HandleKind::kStream, &next), nullptr);
+        ASSERT_NE(next, handles[1]);
+        ASSERT_EQ(next & 1ull << 47, 0u);  // Counted handles have this bit.
+        handles[1] = next;
+    }
+    EXPECT_EQ(cuda::counted_handle(HandleKind::kGraph, 5) % 64, 0u);
+    EXPECT_EQ(cuda::handle_number(cuda::counted_handle(HandleKind::kGraph, 5)), 5u);
+}
+
 TEST(SlotTable, ManyThreads) {
     static SlotTable<Thing> table;
     std::vector<std::thread> threads;

@@ -73,7 +73,7 @@ TEST(Session, KnowsEventsFromWhatTheHostShows) {
         using session::EventState;
         worker.start();
         CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
-        const std::uint64_t event = cuda::make_handle(cuda::HandleKind::kEvent, 1ull << 24 | 300);
+        const std::uint64_t event = cuda::slot_handle(cuda::HandleKind::kEvent, 1, 300);
         std::uint64_t recorded = 4096;
         auto& shown = worker.host().event_done[300 % wire::kEventWords];
         const auto state = [&] { return session::look_at_event(event, recorded); };

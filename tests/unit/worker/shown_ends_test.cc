@@ -58,19 +58,21 @@ TEST(ShownEnds, TellOfEventsThatAFreezeHasWaitedFor) {
         constexpr std::size_t kEvents = 200;
         std::uint64_t recorded[kEvents] = {};
         for (std::size_t i = 0; i < kEvents; ++i) {
-            guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent + i, 0, 0});
+            guest.send(Op::cuEventCreate,
+                       payload::cuEventCreate_call{kEvent + i * cuda::kHandleStep, 0, 0});
         }
         EXPECT_EQ(guest.synchronise(kStream), 0u);
         for (std::size_t i = 0; i < kEvents; ++i) {
             recorded[i] =
-                guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent + i, kStream});
+                guest.send(Op::cuEventRecord,
+                           payload::cuEventRecord_call{kEvent + i * cuda::kHandleStep, kStream});
         }
         while (host.execution->loop().next() <= recorded[kEvents - 1]) {
         }
         ASSERT_TRUE(host.execution->freeze(5s).ok());
         std::size_t shown = 0;
         for (std::size_t i = 0; i < kEvents; ++i) {
-            const auto slot = cuda::handle_slot(kEvent + i) % wire::kEventWords;
+            const auto slot = cuda::handle_slot(kEvent + i * cuda::kHandleStep) % wire::kEventWords;
             shown += words.event_done[slot].load() == recorded[i] + 1 ? 1 : 0;
         }
         EXPECT_EQ(shown, kEvents);
@@ -111,18 +113,20 @@ TEST(ShownEnds, TellOfBulkCopies) {
         constexpr std::size_t kEvents = 12;
         std::uint64_t recorded[kEvents] = {};
         for (std::size_t i = 0; i < kEvents; ++i) {
-            guest.send(Op::cuEventCreate, payload::cuEventCreate_call{kEvent + i, 0, 0});
+            guest.send(Op::cuEventCreate,
+                       payload::cuEventCreate_call{kEvent + i * cuda::kHandleStep, 0, 0});
         }
         for (std::size_t i = 0; i < kEvents; ++i) {
             recorded[i] =
-                guest.send(Op::cuEventRecord, payload::cuEventRecord_call{kEvent + i, kStream});
+                guest.send(Op::cuEventRecord,
+                           payload::cuEventRecord_call{kEvent + i * cuda::kHandleStep, kStream});
         }
         const std::uint64_t behind =
             copy(ControlOp::kReadToBulk, {data, 4096, kStream, 1 << 20, 125, 0});
         while (words.bulk_done[125].load(std::memory_order_acquire) != behind + 1) {
         }
         for (std::size_t i = 0; i < kEvents; ++i) {
-            const auto slot = cuda::handle_slot(kEvent + i) % wire::kEventWords;
+            const auto slot = cuda::handle_slot(kEvent + i * cuda::kHandleStep) % wire::kEventWords;
             EXPECT_EQ(words.event_done[slot].load(), recorded[i] + 1) << i;
         }
         // A copy that fails frees its extent all the same, and its error is told.
