@@ -28,6 +28,7 @@ enum class ControlOp : std::uint16_t {
     kWriteFromBulk = 14,  ///< BulkCopyCall: from the bulk area to the device. Async.
     kReadToBulk = 15,     ///< BulkCopyCall: from the device to the bulk area. Async.
     kLookAtBulk = 16,     ///< LookAtBulkCall. Async: shows a kWriteFromBulk that has ended.
+    kFindMemory = 17,     ///< FindMemoryCall -> empty: it is device memory, or an error.
 };
 
 struct HelloCall {
@@ -114,6 +115,11 @@ struct CallbackDoneCall {
 struct LookAtEventCall {
     std::uint64_t event;     ///< Guest handle.
     std::uint64_t recorded;  ///< Position of its newest cuEventRecord.
+};
+
+struct FindMemoryCall {
+    std::uint64_t address;
+    std::uint64_t bytes;
 };
 
 struct BulkCopyCall {

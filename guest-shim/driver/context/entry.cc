@@ -74,7 +74,7 @@ const char* name_of_command(std::uint16_t op) {
         "invalid",       "pad",          "hello",        "device_facts",  "confirm",
         "stage_image",   "drop_image",   "write_device", "read_device",   "wait_callback",
         "callback_done", "drain_output", "goodbye",      "look_at_event", "write_from_bulk",
-        "read_to_bulk",  "look_at_bulk"};
+        "read_to_bulk",  "look_at_bulk", "find_memory"};
     if (op >= cuda::kFirstOp) {
         return cuda::op_info(static_cast<cuda::Op>(op)).name;
     }

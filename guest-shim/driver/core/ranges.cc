@@ -1,11 +1,14 @@
 #include "guest-shim/driver/core/ranges.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "guest-shim/session/base/futex_mutex.h"
 #include "guest-shim/session/session.h"
+#include "proto/wire/control_ops.h"
 
 namespace gantry::shim {
 namespace {
@@ -107,6 +110,13 @@ bool is_registered_alias(std::uint64_t address, std::uint64_t bytes) {
     return false;
 }
 
+bool host_has(std::uint64_t address, std::uint64_t bytes) {
+    const wire::FindMemoryCall arguments{address, bytes};
+    return session::call(static_cast<cuda::Op>(wire::ControlOp::kFindMemory), &arguments,
+                         sizeof(arguments), nullptr, 0, nullptr, 0, nullptr, 0,
+                         nullptr) == CUDA_SUCCESS;
+}
+
 bool is_elsewhere(std::uint64_t address) { return !is_in_arena(address) && !is_in_pool(address); }
 
 void erase(std::size_t index) GANTRY_REQUIRES(g_mutex) {
@@ -124,6 +134,17 @@ bool is_in_pool(std::uint64_t address) noexcept {
 
 bool add_range(Range* range) noexcept {
     session::Guard guard(g_mutex);
+    for (std::size_t i = g_ranges.upper(range->address + range->bytes - 1); i-- > 0;) {
+        const Range& other = g_ranges.all[i];
+        if (other.address == range->address) {
+            range->sync_memops |= other.sync_memops && other.owner == range->owner &&
+                                  other.kind == RangeKind::kGlobal;  // Only looked up again.
+        } else if (other.address + other.bytes > range->address) {
+            erase(i);
+        } else {
+            break;
+        }
+    }
     const std::size_t before = g_ranges.count;
     if (!g_ranges.put(range, &g_next_id)) {
         return false;
@@ -137,6 +158,15 @@ bool add_range(Range* range) noexcept {
 bool find_range(std::uint64_t address, Range* out) noexcept {
     session::Guard guard(g_mutex);
     return find_in(g_ranges, address, out);
+}
+
+bool set_sync_memops(std::uint64_t address, bool is_on) noexcept {
+    session::Guard guard(g_mutex);
+    Range* range = g_ranges.containing(address);
+    if (range != nullptr) {
+        range->sync_memops = is_on;
+    }
+    return range != nullptr;
 }
 
 bool next_range(std::uint64_t from, Range* out) noexcept {
@@ -221,6 +251,21 @@ bool place_of(std::uint64_t address, std::uint64_t bytes, Place* out) noexcept {
     }
     const std::uint64_t room = range.address + range.bytes - address;
     return bytes <= room || range.kind == RangeKind::kReserved || range.kind == RangeKind::kGlobal;
+}
+
+bool is_mapped_here(std::uint64_t address) noexcept {
+    unsigned char in_core = 0;
+    void* page = reinterpret_cast<void*>(address / wire::kPageBytes * wire::kPageBytes);
+    return mincore(page, 1, &in_core) == 0;
+}
+
+bool place_on_device(std::uint64_t address, std::uint64_t bytes, Place* out) noexcept {
+    if (place_of(address, bytes, out) && !out->host_side) {
+        return true;
+    }
+    Range range;
+    *out = Place{false, false, address};
+    return !find_range(address, &range) && !is_mapped_here(address) && host_has(address, bytes);
 }
 
 }  // namespace gantry::shim

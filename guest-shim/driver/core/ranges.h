@@ -30,10 +30,15 @@ struct Range {
     RangeKind kind;
     std::uint32_t flags;
     int device;
+    bool sync_memops;  ///< CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, as the application has set it.
 };
 
-/// Adds a range (its id is chosen here); an equal one is replaced. False when memory is out.
+/// Adds a range (its id is chosen here) in the place of all that it overlaps: what the host gives
+/// out anew was free before, whoever freed it. One that starts where it does hands its id on. False
+/// when memory is out.
 bool add_range(Range* range) noexcept;
+/// False where nothing is known.
+bool set_sync_memops(std::uint64_t address, bool is_on) noexcept;
 bool find_range(std::uint64_t address, Range* out) noexcept;
 /// Removes the range that starts at `address`, if it is there.
 bool remove_range(std::uint64_t address, Range* out) noexcept;
@@ -85,8 +90,13 @@ struct Place {
     std::uint64_t address;  ///< What the device side calls it.
 };
 
-/// Classifies [address, address + bytes). Copies that would run past a known allocation give false:
-/// native answers them with CUDA_ERROR_INVALID_VALUE.
+/// Classifies [address, address + bytes). False where that runs past a known allocation: native
+/// answers with CUDA_ERROR_INVALID_VALUE, from the first byte behind what was asked for.
 bool place_of(std::uint64_t address, std::uint64_t bytes, Place* out) noexcept;
+/// This process has memory of its own there. A system call.
+bool is_mapped_here(std::uint64_t address) noexcept;
+/// As place_of, of an address that has to be the device's: false for pageable memory too. What is
+/// not known here at all is asked of the host: a variable whose address a kernel has told.
+bool place_on_device(std::uint64_t address, std::uint64_t bytes, Place* out) noexcept;
 
 }  // namespace gantry::shim

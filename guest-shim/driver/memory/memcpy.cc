@@ -84,8 +84,21 @@ CUresult synchronize_stream(std::uint64_t stream) noexcept {
     return result;
 }
 
-CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
-                     CUstream stream, bool blocking) noexcept {
+namespace {
+
+/// What the ABI says of an end of a copy: the host's address, a device's, or whichever it is.
+enum class Side { kHost, kDevice, kAny };
+
+bool find_place(std::uint64_t address, std::uint64_t bytes, Side side, Place* out) {
+    if (side != Side::kDevice && place_of(address, bytes, out)) {
+        const bool is_nowhere = side == Side::kAny && out->host_side && !is_mapped_here(address);
+        return !is_nowhere || place_on_device(address, bytes, out);
+    }
+    return place_on_device(address, bytes, out);
+}
+
+CUresult copy(std::uint64_t target, Side target_side, std::uint64_t source, Side source_side,
+              std::uint64_t bytes, CUstream stream, bool blocking) {
     if (const CUresult closed = session::gate(); closed != CUDA_SUCCESS) {
         return closed;
     }
@@ -95,8 +108,8 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
     }
     Place to;
     Place from;
-    if (target == 0 || source == 0 || !place_of(target, bytes, &to) ||
-        !place_of(source, bytes, &from)) {
+    if (target == 0 || source == 0 || !find_place(target, bytes, target_side, &to) ||
+        !find_place(source, bytes, source_side, &from)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const bool to_host = to.host_side || is_in_pool(to.address);
@@ -128,28 +141,27 @@ CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t b
     return copy_by_driver(to.address, from.address, bytes, stream, blocking);
 }
 
-namespace {
-
-/// An argument that the ABI calls a device address must not be plain host memory.
-bool is_device_side(std::uint64_t address, std::uint64_t bytes) {
-    Place place;
-    return bytes == 0 || (place_of(address, bytes, &place) && !place.host_side);
-}
-
 CUresult to_device(CUdeviceptr target, const void* source, size_t bytes, CUstream stream,
                    bool blocking) {
-    return is_device_side(target, bytes)
-               ? copy_linear(target, bits(source), bytes, stream, blocking)
-               : CUDA_ERROR_INVALID_VALUE;
+    return copy(target, Side::kDevice, bits(source), Side::kHost, bytes, stream, blocking);
 }
 
 CUresult to_host(void* target, CUdeviceptr source, size_t bytes, CUstream stream, bool blocking) {
-    return is_device_side(source, bytes)
-               ? copy_linear(bits(target), source, bytes, stream, blocking)
-               : CUDA_ERROR_INVALID_VALUE;
+    return copy(bits(target), Side::kHost, source, Side::kDevice, bytes, stream, blocking);
+}
+
+CUresult on_device(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream,
+                   bool blocking) {
+    return copy(target, Side::kDevice, source, Side::kDevice, bytes, stream, blocking);
 }
 
 }  // namespace
+
+CUresult copy_linear(std::uint64_t target, std::uint64_t source, std::uint64_t bytes,
+                     CUstream stream, bool blocking) noexcept {
+    return copy(target, Side::kAny, source, Side::kAny, bytes, stream, blocking);
+}
+
 }  // namespace gantry::shim
 
 namespace gantry::cuda_impl {
@@ -191,12 +203,12 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
     if (find_context(bits(dstContext)) == nullptr || find_context(bits(srcContext)) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    GANTRY_REFUSE_IF(!is_device_side(dstDevice, ByteCount) || !is_device_side(srcDevice, ByteCount),
-                     CUDA_ERROR_INVALID_VALUE);
     Place to{};
     Place from{};
-    if (place_of(dstDevice, ByteCount, &to) && to.is_host &&
-        place_of(srcDevice, ByteCount, &from) && from.is_host) {
+    GANTRY_REFUSE_IF(ByteCount != 0 && (!place_on_device(dstDevice, ByteCount, &to) ||
+                                        !place_on_device(srcDevice, ByteCount, &from)),
+                     CUDA_ERROR_INVALID_VALUE);
+    if (to.is_host && from.is_host) {
         return copy_linear(dstDevice, srcDevice, ByteCount, hStream, false);
     }
     return marshal::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
@@ -205,17 +217,12 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
                               CUstream hStream) noexcept {
-    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
-               ? copy_linear(dstDevice, srcDevice, ByteCount, hStream, false)
-               : CUDA_ERROR_INVALID_VALUE;
+    return on_device(dstDevice, srcDevice, ByteCount, hStream, false);
 }
 
 CUresult cuMemcpyDtoD_v2(DefaultStream default_stream, CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                          size_t ByteCount) noexcept {
-    return is_device_side(dstDevice, ByteCount) && is_device_side(srcDevice, ByteCount)
-               ? copy_linear(dstDevice, srcDevice, ByteCount, default_stream_handle(default_stream),
-                             true)
-               : CUDA_ERROR_INVALID_VALUE;
+    return on_device(dstDevice, srcDevice, ByteCount, default_stream_handle(default_stream), true);
 }
 
 }  // namespace gantry::cuda_impl

@@ -33,8 +33,7 @@ CUresult check(const Rows& rows, CUstream stream, std::uint64_t* address) {
                       rows.width * rows.element_bytes;
     Place place{};
     const bool fine = span <= kMost && rows.address != 0 &&
-                      place_of(rows.address, static_cast<std::uint64_t>(span), &place) &&
-                      !place.host_side;
+                      place_on_device(rows.address, static_cast<std::uint64_t>(span), &place);
     *address = place.address;
     return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -9,8 +9,7 @@ namespace gantry::shim::rules {
 CUresult stream_value(CUstream stream, CUdeviceptr* address, std::uint64_t bytes) noexcept {
     GANTRY_REFUSE_IF(!is_stream(stream), CUDA_ERROR_INVALID_HANDLE);
     Place place;
-    if (*address == 0 || *address % bytes != 0 || !place_of(*address, bytes, &place) ||
-        place.host_side) {
+    if (*address == 0 || *address % bytes != 0 || !place_on_device(*address, bytes, &place)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     *address = place.address;

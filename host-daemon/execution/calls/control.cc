@@ -191,6 +191,39 @@ CUresult look_at_event(Call& call) {
                                                       call.header().position);
 }
 
+/// The driver's word on an address that the guest does not know. Memory may go on in the next
+/// mapping. Only memory of the device: the worker's own is nobody
+/// else's.
+CUresult find_memory(Call& call) {
+    constexpr int kMostMappings = 1 << 16;
+    const auto find = call.arguments<gantry::wire::FindMemoryCall>();
+    const driver::DriverApi& api = call.api();
+    if (!find) {
+        return refuse(call, "size of the arguments");
+    }
+    if (find->bytes == 0 || find->bytes > ~find->address) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (api.cuMemGetAddressRange_v2 == nullptr || api.cuPointerGetAttribute == nullptr) {
+        return call.unsupported(call.op());
+    }
+    const std::uint64_t end = find->address + find->bytes;
+    std::uint64_t at = find->address;
+    for (int i = 0; at < end && i < kMostMappings; ++i) {
+        unsigned type = 0;
+        CUdeviceptr base = 0;
+        std::size_t bytes = 0;
+        if (api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) !=
+                CUDA_SUCCESS ||
+            type != CU_MEMORYTYPE_DEVICE ||
+            api.cuMemGetAddressRange_v2(&base, &bytes, at) != CUDA_SUCCESS || base + bytes <= at) {
+            break;
+        }
+        at = base + bytes;
+    }
+    return at >= end ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult goodbye(Call& call) {
     if (call.process().channel.on_goodbye) {
         call.process().channel.on_goodbye();
@@ -233,7 +266,7 @@ Handler find_handler(std::uint16_t number) {
     static constexpr Handler kHandlers[] = {
         nullptr,    nullptr,       hello,           device_facts,  confirm,       stage_image,
         drop_image, write_device,  read_device,     wait_callback, callback_done, drain_output,
-        goodbye,    look_at_event, write_from_bulk, read_to_bulk,  look_at_bulk};
+        goodbye,    look_at_event, write_from_bulk, read_to_bulk,  look_at_bulk,  find_memory};
     return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
 }
 

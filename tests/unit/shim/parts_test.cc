@@ -163,6 +163,26 @@ TEST(Ranges, CopiesBeyondAnAllocationAreRefused) {
     remove_range(base, &range);
 }
 
+/// What a graph had is free when the graph is gone, and nobody tells the guest.
+TEST(Ranges, WhatIsGivenOutAnewTakesThePlaceOfWhatLayThere) {
+    const std::uint64_t base = wire::kArenaBase + (3ull << 30);
+    for (const std::uint64_t at : {0x0, 0x1000, 0x2000, 0x3000}) {
+        Range range = make_range(base + at, 0x800, RangeKind::kDeviceAsync);
+        ASSERT_TRUE(add_range(&range));
+    }
+    Range wide = make_range(base + 0x400, 0x2c00, RangeKind::kDevice);  // Touches three of them.
+    ASSERT_TRUE(add_range(&wide));
+    Place place{};
+    EXPECT_TRUE(place_of(base + 0x400, 0x2c00, &place));
+    EXPECT_TRUE(place_of(base + 0x1000, 0x1000, &place));
+    Range found{};
+    EXPECT_FALSE(find_range(base, &found));
+    EXPECT_TRUE(find_range(base + 0x3000, &found));
+    EXPECT_EQ(found.address, base + 0x3000);
+    remove_range(base + 0x400, &found);
+    remove_range(base + 0x3000, &found);
+}
+
 TEST(Ranges, RegisteredPagesAreKnownByTheirAlias) {
     static char pages[8192];
     const auto address = reinterpret_cast<std::uint64_t>(pages);
