@@ -158,7 +158,7 @@ CUresult get_param(const void* function, size_t index, size_t* offset, size_t* s
 
 CUresult get_name(const char** name, const void* function) {
     const Kernel* kernel = find_kernel(function);
-    GANTRY_REFUSE_IF(name == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(name == nullptr || function == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_REFUSE_IF(kernel == nullptr, CUDA_ERROR_INVALID_HANDLE);
     *name = kernel->name;
     return CUDA_SUCCESS;

@@ -45,7 +45,8 @@ CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t r
 /// Fills the application's arrays in CUDA's way: with a null array only the number is told.
 CUresult list_into(cuda::Op op, std::uint64_t of, CUgraphNode* first, CUgraphNode* second,
                    size_t* count) {
-    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(count == nullptr || (first != nullptr && *count == 0),
+                     CUDA_ERROR_INVALID_VALUE);
     const std::uint64_t rows = op == cuda::Op::cuGraphGetEdges_v2 ? 2 : 1;
     const std::uint64_t room = first != nullptr ? *count : 0;
     std::uint64_t* handles = nullptr;

@@ -55,7 +55,7 @@ CUresult put_attribute(const Memory& memory, std::uint64_t pointer, CUpointer_at
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return is_host_range(range) ? put(out, pointer) : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-            return put(out, range.kind == RangeKind::kManaged ? 1u : 0u);
+            return put(out, range.sync_memops || range.kind == RangeKind::kManaged ? 1u : 0u);
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             return put(out, static_cast<unsigned long long>(memory.mapping.id));
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -74,6 +74,7 @@ CUresult put_attribute(const Memory& memory, std::uint64_t pointer, CUpointer_at
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(out, memory.mapping.address);
         case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
             return put(out, static_cast<unsigned long long>(memory.mapping.id));
+        case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return put(out, 0u);
         default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
@@ -88,9 +89,16 @@ void put_nothing(CUpointer_attribute attribute, void* out) {
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_MAPPED:
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: put(out, 0u); return;
+        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: put(out, 0u); return;
         default: put(out, 0ull);
     }
+}
+
+bool is_known(CUpointer_attribute attribute) {
+    return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT &&
+           attribute <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE &&
+           attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
 }
 
 }  // namespace
@@ -111,6 +119,9 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
                                 void** data, CUdeviceptr ptr) noexcept {
     GANTRY_REFUSE_IF(numAttributes == 0 || attributes == nullptr || data == nullptr,
                      CUDA_ERROR_INVALID_VALUE);
+    for (unsigned i = 0; i < numAttributes; ++i) {
+        GANTRY_REFUSE_IF(!is_known(attributes[i]) || data[i] == nullptr, CUDA_ERROR_INVALID_VALUE);
+    }
     Memory memory{};
     const bool known = find_memory(ptr, &memory);
     for (unsigned i = 0; i < numAttributes; ++i) {
@@ -128,7 +139,10 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
         !find_memory(ptr, &memory)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;  // Copies are already as synchronous as the strictest setting asks.
+    unsigned is_on = 0;
+    std::memcpy(&is_on, value, sizeof(is_on));
+    // Copies are already as synchronous as the strictest setting asks: it is only told again.
+    return set_sync_memops(ptr, is_on != 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace gantry::cuda_impl

@@ -163,9 +163,11 @@ CUresult cuMemPoolSetAccess(CallContext&, CUmemoryPool, const CUmemAccessDesc* d
                             std::size_t count) {
     for (const CUmemAccessDesc& description : std::span(descriptions, count)) {
         // The device's own access cannot be taken away, and there is no other device.
-        if (!is_our_device(description.location) ||
-            description.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+        if (!is_our_device(description.location)) {
             return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (description.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+            return CUDA_ERROR_INVALID_DEVICE;
         }
     }
     return CUDA_SUCCESS;

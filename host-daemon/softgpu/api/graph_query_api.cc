@@ -20,7 +20,7 @@ using Nodes = std::vector<std::shared_ptr<GraphNode>>;
 
 /// The usual protocol: null asks for the number; surplus slots are set to null.
 CUresult list_nodes(const Nodes& nodes, CUgraphNode* out, size_t* count) {
-    GANTRY_REFUSE_IF(count == nullptr, CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(count == nullptr || (out != nullptr && *count == 0), CUDA_ERROR_INVALID_VALUE);
     if (out != nullptr) {
         for (size_t i = 0; i < *count; ++i) {
             out[i] = i < nodes.size() ? nodes[i]->as<CUgraphNode>() : nullptr;
@@ -34,7 +34,8 @@ CUresult list_nodes(const Nodes& nodes, CUgraphNode* out, size_t* count) {
 
 CUresult list_edges(const std::vector<std::pair<std::shared_ptr<GraphNode>, GraphEdge>>& edges,
                     CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
-    GANTRY_REFUSE_IF(count == nullptr || (from == nullptr) != (to == nullptr),
+    GANTRY_REFUSE_IF(count == nullptr || (from == nullptr) != (to == nullptr) ||
+                         (from != nullptr && *count == 0),
                      CUDA_ERROR_INVALID_VALUE);
     if (from == nullptr) {
         *count = edges.size();

@@ -236,10 +236,9 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 }
 
 CUresult cuKernelGetName(const char** name, CUkernel hfunc) noexcept {
+    GANTRY_REFUSE_IF(name == nullptr || hfunc == nullptr, CUDA_ERROR_INVALID_VALUE);
     const auto found = softgpu::find<Kernel>(hfunc);
-    if (name == nullptr || found == nullptr) {
-        return name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    }
+    GANTRY_REFUSE_IF(found == nullptr, CUDA_ERROR_INVALID_HANDLE);
     *name = found->name.c_str();
     return CUDA_SUCCESS;
 }

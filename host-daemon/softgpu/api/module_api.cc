@@ -161,8 +161,8 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) noexcept {
 
 CUresult cuFuncGetName(const char** name, CUfunction hfunc) noexcept {
     std::shared_ptr<Function> function;
+    GANTRY_REFUSE_IF(name == nullptr || hfunc == nullptr, CUDA_ERROR_INVALID_VALUE);
     GANTRY_CU(find_function(hfunc, function));
-    GANTRY_REFUSE_IF(name == nullptr, CUDA_ERROR_INVALID_VALUE);
     *name = function->info().name.c_str();
     return CUDA_SUCCESS;
 }

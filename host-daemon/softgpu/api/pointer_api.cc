@@ -43,7 +43,7 @@ CUresult attribute(void* out, CUpointer_attribute id, std::uint64_t address,
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(out, address);
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return host_accessible(range) ? put(out, address) : CUDA_ERROR_INVALID_VALUE;
-        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(out, range.sync_memops);
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(out, range.sync_memops ? 1U : 0U);
         case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(out, range.id);
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
             return put(out, static_cast<unsigned>(range.kind == MemoryKind::kManaged));
@@ -83,12 +83,12 @@ CUresult attribute(void* out, CUpointer_attribute id, std::uint64_t address,
 /// Zero of the attribute's own size: what the plural form gives for unknown addresses.
 void put_nothing(void* out, CUpointer_attribute id) {
     switch (id) {
-        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_MAPPED:
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: put(out, false); return;
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: put(out, 0U); return;
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: put(out, CU_DEVICE_INVALID); return;

@@ -287,7 +287,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc_v1* map,
         GANTRY_REFUSE_IF(softgpu::device_of(map[i].location.id) == nullptr,
                          CUDA_ERROR_INVALID_DEVICE);
         if (own && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-            return CUDA_ERROR_INVALID_VALUE;  // A pool's own device always has access.
+            return CUDA_ERROR_INVALID_DEVICE;  // A pool's own device always has access.
         }
     }
     return CUDA_SUCCESS;
