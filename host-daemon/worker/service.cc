@@ -193,6 +193,28 @@ bool Service::answer_one() {
     return connection_.send_message(reply, raw).ok();
 }
 
+namespace {
+
+/// All but what a worker does for a guest that may not have a context yet.
+bool concerns_memory(control::ToWorker::RequestCase kind) {
+    using Kind = control::ToWorker::RequestCase;
+    switch (kind) {
+        case Kind::kWarm:
+        case Kind::kStart:
+        case Kind::kServe:
+        case Kind::kStatus:
+        case Kind::kDescribe:
+        case Kind::kAnnounce:
+        case Kind::kShutdown:
+        case Kind::kShare:
+        case Kind::kAttachArena:
+        case Kind::kDetachArena: return false;
+        default: return true;
+    }
+}
+
+}  // namespace
+
 Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
                              control::FromWorker* reply, Descriptors* out) {
     using Kind = control::ToWorker::RequestCase;
@@ -200,6 +222,9 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
     if (kind != Kind::kStart && kind != Kind::kWarm && kind != Kind::kStatus &&
         kind != Kind::kShutdown && process_ == nullptr) {
         return wrong_state("Start comes first");
+    }
+    if (process_ != nullptr && !device_->has_context() && concerns_memory(kind)) {
+        GANTRY_TRY(device_->make_context());  // Nothing of a move goes without.
     }
     switch (kind) {
         case Kind::kWarm: return warm(request.warm());
@@ -317,7 +342,9 @@ Result<void> Service::open_device(const control::DeviceChoice& device) {
     GANTRY_ASSIGN(library_, driver::DriverLibrary::load(device.driver_library()));
     GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(device.device_ordinal())));
     GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
-    if (auto fingerprints = state::make_gpu_fingerprints(*device_, by)) {
+    if (!device_->has_context()) {
+        log_line("the GPU has no room for a context: the program's first one tries again");
+    } else if (auto fingerprints = state::make_gpu_fingerprints(*device_, by)) {
         fingerprints_ =
             std::move(*fingerprints);  // Else Part tries again, and says what is the matter.
     }

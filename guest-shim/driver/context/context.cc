@@ -2,6 +2,7 @@
 // each thread's current-context stack.
 #include "guest-shim/driver/code/code.h"
 #include "guest-shim/driver/core/call_rules.h"
+#include "guest-shim/driver/core/lent_context.h"
 #include "guest-shim/driver/core/ranges.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
@@ -166,6 +167,9 @@ Answer unchanged_limit(std::size_t* value, CUlimit limit) noexcept {
     if (value == nullptr || g_limits_changed.load() || number >= wire::kMaxLimits ||
         number >= CU_LIMIT_MAX || facts == nullptr) {
         return {};
+    }
+    if (facts->limit_status[number] == CUDA_ERROR_INVALID_CONTEXT) {
+        return {};  // The card was full then: the host had no context to ask.
     }
     if (facts->limit_status[number] == CUDA_SUCCESS) {
         *value = facts->limits[number];

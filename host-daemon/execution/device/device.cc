@@ -18,6 +18,9 @@ constexpr std::uint32_t kUntrueAttributes[] = {
     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
 };
 
+/// Of every card since compute capability 3.5; only a context tells it.
+constexpr int kUsualGreatestPriority = -5;
+
 void lay_baseline(const DeviceBaseline& baseline, wire::DeviceFacts& facts) {
     auto set = [&facts](std::uint32_t number, std::int64_t value) {
         if (number < wire::kMaxDeviceAttributes) {
@@ -69,11 +72,10 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
                                 fmt::format("cuDeviceGet({})", ordinal));
     }
     std::unique_ptr<Device> device(new Device(library, handle));
-    if (const CUresult result = api.cuDevicePrimaryCtxRetain(&device->context_, handle);
-        result != CUDA_SUCCESS) {
-        return driver::to_error(api, result, "device.context", "making the context");
+    const auto made = device->make_context();
+    if (!made.ok() && made.error().code != Code::kResourceExhausted) {
+        return made.error();
     }
-    device->bind_thread();
     const auto* extension = static_cast<const GantrySoftExtension*>(
         library.export_table(reinterpret_cast<const unsigned char*>(&kGantrySoftExtensionId)));
     if (extension != nullptr && extension->size_bytes >= sizeof(GantrySoftExtension)) {
@@ -83,13 +85,31 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
         device->attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 1 &&
         api.cuMemExportToShareableHandle != nullptr &&
         api.cuMemImportFromShareableHandle != nullptr;
-    GANTRY_TRY(device->reserve_arena());
-    device->launch_graphs_ = std::make_unique<LaunchGraphs>(api);
     return device;
 }
 
+Result<void> Device::make_context() {
+    MutexLock lock(making_mutex_);
+    if (has_context()) {
+        return {};
+    }
+    CUcontext context = nullptr;
+    if (const CUresult result = api().cuDevicePrimaryCtxRetain(&context, device_);
+        result != CUDA_SUCCESS) {
+        return driver::to_error(api(), result, "device.context", "making the context");
+    }
+    api().cuCtxSetCurrent(context);
+    if (auto reserved = reserve_arena(); !reserved.ok()) {
+        api().cuDevicePrimaryCtxRelease_v2(device_);
+        return reserved;
+    }
+    launch_graphs_ = std::make_unique<LaunchGraphs>(api());
+    context_.store(context, std::memory_order_release);
+    return {};
+}
+
 Device::~Device() {
-    if (context_ == nullptr) {
+    if (!has_context()) {
         return;
     }
     bind_thread();
@@ -108,7 +128,7 @@ Device::~Device() {
 }
 
 void Device::bind_thread() const {
-    const CUresult result = api().cuCtxSetCurrent(context_);
+    const CUresult result = api().cuCtxSetCurrent(context());
     GANTRY_ASSERT(result == CUDA_SUCCESS, "cuCtxSetCurrent: %d", static_cast<int>(result));
 }
 
@@ -305,15 +325,16 @@ Result<wire::DeviceFacts> Device::facts(const DeviceBaseline& baseline) const {
         facts.limits[i] = value;
     }
     int least = 0;
-    int greatest = 0;
+    int greatest = has_context() ? 0 : kUsualGreatestPriority;
+    facts.greatest_stream_priority = greatest;
     if (a.cuCtxGetStreamPriorityRange != nullptr &&
         a.cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_SUCCESS) {
         facts.least_stream_priority = least;
         facts.greatest_stream_priority = greatest;
     }
     unsigned int version = 0;
-    if (a.cuCtxGetApiVersion != nullptr &&
-        a.cuCtxGetApiVersion(context_, &version) == CUDA_SUCCESS) {
+    if (a.cuCtxGetApiVersion != nullptr && has_context() &&
+        a.cuCtxGetApiVersion(context(), &version) == CUDA_SUCCESS) {
         facts.context_api_version = version;
     }
     lay_baseline(baseline, facts);

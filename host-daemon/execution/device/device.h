@@ -2,8 +2,11 @@
 //
 // Invariant: the arena lies at wire::kArenaBase, whatever the driver would have preferred, and
 // holds only memory of this device; every range of it that has memory was mapped by map().
+// On a card that is full the context is missing at first: what needs no more than the device is
+// answered, as natively after cuInit, and make_context() tries again.
 // Owner: the worker, for its whole life. Threads: bind_thread() in each thread that calls the
-// driver; map() and unmap() lock; the rest is immutable after open(). Failure: reasons `device.*`.
+// driver; map(), unmap() and make_context() lock; the rest is immutable after open(). Failure:
+// reasons `device.*`.
 // Cost: map() is one allocation of the driver, about 0.1 ms on an H200 whatever the size.
 #pragma once
 
@@ -62,13 +65,18 @@ struct MemorySum {
 
 class Device final : public GranuleMapper {
 public:
+    /// Succeeds without a context where the card has no room for one.
     static Result<std::unique_ptr<Device>> open(driver::DriverLibrary& library, int ordinal);
     ~Device() override;
 
     [[nodiscard]] const driver::DriverApi& api() const { return library_.api(); }
     [[nodiscard]] driver::DriverLibrary& library() const { return library_; }
     [[nodiscard]] CUdevice ordinal() const { return device_; }
-    [[nodiscard]] CUcontext context() const { return context_; }
+    [[nodiscard]] CUcontext context() const { return context_.load(std::memory_order_acquire); }
+    [[nodiscard]] bool has_context() const { return context() != nullptr; }
+    /// Makes the context and the arena if they are missing; the context is current in the calling
+    /// thread then. Code kResourceExhausted: the card is full, and may have room later.
+    Result<void> make_context();
 
     /// What the driver can do beyond the public API; null when it serves no such table.
     [[nodiscard]] const GantrySoftExtension* extension() const { return extension_; }
@@ -81,10 +89,10 @@ public:
     /// Variables of modules come back where they were.
     [[nodiscard]] bool can_place() const { return extension_ != nullptr; }
 
-    /// None of them where the driver makes none.
+    /// None of them where the driver makes none. Made with the context.
     [[nodiscard]] LaunchGraphs& launch_graphs() { return *launch_graphs_; }
 
-    /// Makes the primary context current in the calling thread.
+    /// Makes the primary context current in the calling thread, none where it is missing.
     void bind_thread() const;
 
     /// The device as it is; the baseline is laid over it by the caller's Facts.
@@ -155,7 +163,8 @@ private:
 
     driver::DriverLibrary& library_;
     CUdevice device_;
-    CUcontext context_ = nullptr;
+    Mutex making_mutex_;                       ///< Held while the context is made.
+    std::atomic<CUcontext> context_{nullptr};  ///< Set when all that is made with it is there.
     const GantrySoftExtension* extension_ = nullptr;
     std::unique_ptr<LaunchGraphs> launch_graphs_;
     bool arena_reserved_ = false;

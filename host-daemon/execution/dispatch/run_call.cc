@@ -24,6 +24,17 @@ void note_work(const Call& call, GuestProcess& process, CUresult result) {
     process.held.note(call.command(), result == CUDA_SUCCESS);
 }
 
+/// On a card that was full the first of the guest's calls that needs a context tries again to have
+/// one: its result is that call's, and the next one tries anew.
+CUresult enter_context(Call& call) {
+    GuestProcess& process = call.process();
+    if (__builtin_expect(!process.device.has_context(), 0) && call.number() >= cuda::kFirstOp &&
+        !process.device.make_context().ok()) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return process.contexts.enter(call.header().context);
+}
+
 }  // namespace
 
 void run_call(Call& call) {
@@ -39,7 +50,7 @@ void run_call(Call& call) {
     if (call.has(kEndsMemory)) {
         layout = process.memory.device.hold_layout();
     }
-    CUresult result = process.contexts.enter(call.header().context);
+    CUresult result = enter_context(call);
     const bool is_noted = process.held.begin_touches(call.command(), process.graphs.captures.any());
     result = result == CUDA_SUCCESS ? call.failure() : result;
     if (result == CUDA_SUCCESS && !call.has_ended()) {

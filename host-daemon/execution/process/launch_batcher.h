@@ -69,8 +69,9 @@ public:
     LaunchBatcher(const LaunchBatcher&) = delete;
     LaunchBatcher& operator=(const LaunchBatcher&) = delete;
 
+    /// A program that found its card full launches one by one.
     [[nodiscard]] bool has_graphs() const {
-        return device_.launch_graphs().count() == LaunchGraphs::kGraphs;
+        return device_.has_context() && device_.launch_graphs().count() == LaunchGraphs::kGraphs;
     }
     /// Launches kBatch or one into `stream`, which the guest calls `key`. False: none of them.
     bool launch(Launches launches, std::uint64_t key, CUstream stream);
