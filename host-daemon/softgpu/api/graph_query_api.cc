@@ -63,6 +63,29 @@ const char* type_name(CUgraphNodeType type) {
     return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }
 
+/// As the lines of a file in the DOT language; child graphs behind the graph that they are in.
+void draw(const Graph& graph, std::ofstream& file) {
+    file << "subgraph \"cluster_" << &graph << "\" {\n";
+    for (const auto& node : graph.nodes) {
+        file << "  \"" << node->handle() << "\" [label=\"" << type_name(node->operation->type());
+        if (const auto* kernel =
+                dynamic_cast<const softgpu::KernelOperation*>(node->operation.get())) {
+            file << "\\n" << kernel->function->info().name;
+        }
+        file << "\"];\n";
+        for (const GraphEdge& edge : node->needs) {
+            file << "  \"" << edge.from->handle() << "\" -> \"" << node->handle() << "\";\n";
+        }
+    }
+    file << "}\n";
+    for (const auto& node : graph.nodes) {
+        if (const auto* child =
+                dynamic_cast<const softgpu::ChildGraphOperation*>(node->operation.get())) {
+            draw(*child->graph, file);
+        }
+    }
+}
+
 }  // namespace
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) noexcept {
@@ -230,13 +253,7 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) no
     std::ofstream file(path);
     const GraphLock lock;
     file << "digraph dot {\n";
-    for (const auto& node : graph->nodes) {
-        file << "  \"" << node->handle() << "\" [label=\"" << type_name(node->operation->type())
-             << "\"];\n";
-        for (const GraphEdge& edge : node->needs) {
-            file << "  \"" << edge.from->handle() << "\" -> \"" << node->handle() << "\";\n";
-        }
-    }
+    draw(*graph, file);
     file << "}\n";
     file.flush();
     return file ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;

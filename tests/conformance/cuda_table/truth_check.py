@@ -33,7 +33,7 @@ SOFT_LACKS = {"cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapE
               "cuTensorMapReplaceAddress", "cuDeviceGetDevResource", "cuCtxGetDevResource"}
 # It has more than the shim lets through: for programs that run on it directly.
 SOFT_HAS_MORE = {"cuGraphAddBatchMemOpNode", "cuGraphBatchMemOpNodeGetParams",
-                 "cuGraphBatchMemOpNodeSetParams", "cuGraphDebugDotPrint",
+                 "cuGraphBatchMemOpNodeSetParams",
                  "cuGraphExecBatchMemOpNodeSetParams", "cuMemExportToShareableHandle",
                  "cuMemImportFromShareableHandle", "cuMemPrefetchBatchAsync",
                  "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2",
