@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -31,7 +32,7 @@ Result<void> MemoryShare::join(int page, std::uint32_t slot, std::uint64_t quota
 }
 
 std::uint64_t MemoryShare::used_bytes(std::uint64_t own_bytes) const {
-    return page_ != nullptr ? page_->used_bytes() : own_bytes;
+    return page_ != nullptr ? page_->used_bytes() : own_bytes + charged_bytes();
 }
 
 void MemoryShare::set_counting(bool counting) {
@@ -43,70 +44,72 @@ void MemoryShare::set_counting(bool counting) {
     counting_ = counting;
 }
 
-Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
+bool MemoryShare::take(std::uint64_t bytes, Beyond beyond) {
+    const std::uint64_t own_quota = own_quota_bytes_.load();
+    const bool refuses = beyond == Beyond::kRefused && counting_;
     if (page_ == nullptr) {
-        return device_.map(address, bytes);
-    }
-    const MutexLock lock(mutex_);
-    auto& own = page_->slots[slot_].bytes;
-    if (counting_) {
-        own.fetch_add(bytes);
-        const std::uint64_t used = page_->used_bytes();
-        if (used > quota_bytes_ && !restoring_.load()) {
-            own.fetch_sub(bytes);
-            return Error{Code::kResourceExhausted, "memory.quota",
-                         fmt::format("{} bytes more would exceed the VM's quota: {} of {} are in "
-                                     "use",
-                                     bytes, used - bytes, quota_bytes_)};
-        }
-    }
-    auto mapped = device_.map(address, bytes);
-    if (mapped.ok()) {
-        own_bytes_ += bytes;
-    } else if (counting_) {
-        own.fetch_sub(bytes);
-    }
-    return mapped;
-}
-
-bool MemoryShare::count(std::uint64_t bytes, std::uint64_t own_bytes,
-                        std::uint64_t own_quota_bytes) {
-    const MutexLock lock(mutex_);
-    if (page_ == nullptr) {
-        if (own_bytes + extra_bytes_ + bytes > own_quota_bytes) {
+        if (refuses && (bytes > own_quota || own_bytes_ > own_quota - bytes)) {
             return false;
         }
     } else if (counting_) {
+        const std::uint64_t quota = std::min(quota_bytes_, own_quota);
+        if (refuses && bytes > quota) {
+            return false;  // Not even for a moment: others look at the sum.
+        }
         auto& own = page_->slots[slot_].bytes;
         own.fetch_add(bytes);
-        if (page_->used_bytes() > quota_bytes_) {
+        if (refuses && page_->used_bytes() > quota) {
             own.fetch_sub(bytes);
             return false;
         }
     }
     own_bytes_ += bytes;
-    extra_bytes_ += bytes;
     return true;
 }
 
-void MemoryShare::uncount(std::uint64_t bytes) {
-    const MutexLock lock(mutex_);
+void MemoryShare::give(std::uint64_t bytes) {
     own_bytes_ -= bytes;
-    extra_bytes_ -= bytes;
     if (page_ != nullptr && counting_) {
         page_->slots[slot_].bytes.fetch_sub(bytes);
     }
 }
 
+Result<void> MemoryShare::map(DeviceVa address, std::uint64_t bytes) {
+    const MutexLock lock(mutex_);
+    if (!take(bytes, restoring_.load() ? Beyond::kCounted : Beyond::kRefused)) {
+        const std::uint64_t used = page_ != nullptr ? page_->used_bytes() : own_bytes_;
+        return Error{Code::kResourceExhausted, "memory.quota",
+                     fmt::format("{} bytes more would exceed the VM's quota: {} of {} are in use",
+                                 bytes, used, std::min(quota_bytes_, own_quota_bytes_.load()))};
+    }
+    auto mapped = device_.map(address, bytes);
+    if (!mapped.ok()) {
+        give(bytes);
+    }
+    return mapped;
+}
+
 void MemoryShare::unmap(DeviceVa address, std::uint64_t bytes) {
     device_.unmap(address, bytes);
     const MutexLock lock(mutex_);
-    if (page_ != nullptr) {
-        own_bytes_ -= bytes;
-        if (counting_) {
-            page_->slots[slot_].bytes.fetch_sub(bytes);
-        }
-    }
+    give(bytes);
+}
+
+bool MemoryShare::count(std::uint64_t bytes, Beyond beyond) {
+    const MutexLock lock(mutex_);
+    const bool counted = take(bytes, beyond);
+    charged_bytes_ += counted ? bytes : 0;
+    return counted;
+}
+
+void MemoryShare::uncount(std::uint64_t bytes) {
+    const MutexLock lock(mutex_);
+    charged_bytes_ -= bytes;
+    give(bytes);
+}
+
+MemoryChargePtr MemoryShare::charge(std::uint64_t bytes, Beyond beyond) {
+    return count(bytes, beyond) ? std::make_shared<MemoryCharge>(*this, bytes) : nullptr;
 }
 
 }  // namespace gantry::worker

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "host-daemon/execution/base/log.h"
+#include "host-daemon/execution/memory/charged_bytes.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -179,6 +180,13 @@ CUresult on_cuCtxCreate_v2(CallContext& context, const wire::cuCtxCreate_v2_call
         result != CUDA_SUCCESS) {
         return result;
     }
+    GuestProcess& process = call.process();
+    const std::uint64_t figure = process.device.context_bytes();
+    if (const CUresult charged = charge_memory(call, figure); charged != CUDA_SUCCESS) {
+        return charged;
+    }
+    const bool is_figure_exact = process.device.extension() != nullptr;
+    const auto free_before = is_figure_exact ? std::nullopt : process.device.memory_free_bytes();
     CUcontext native = nullptr;
     if (const CUresult result =
             call.api().cuCtxCreate_v2(&native, create.flags, call.process().device.ordinal());
@@ -187,7 +195,43 @@ CUresult on_cuCtxCreate_v2(CallContext& context, const wire::cuCtxCreate_v2_call
     }
     CUcontext popped = nullptr;
     call.api().cuCtxPopCurrent_v2(&popped);  // The guest's stack decides what is current.
-    return call.add_object(create.context, reinterpret_cast<std::uint64_t>(native));
+    const CUresult added = call.add_object(create.context, reinterpret_cast<std::uint64_t>(native));
+    if (!is_figure_exact) {
+        process.objects.set_charge(
+            create.context, Object::kOwnMemory,
+            context_bytes_seen(figure, free_before, process.device.memory_free_bytes()));
+    }
+    return added;
+}
+
+CUresult on_cuCtxSetLimit(CallContext& context, const wire::cuCtxSetLimit_call& set,
+                          std::span<const std::byte> trailing, Reply& reply) {
+    Call& call = as_call(context);
+    GuestProcess& process = call.process();
+    const std::uint64_t owner = call.header().context;
+    if (!process.objects.contains(owner)) {
+        return CUDA_ERROR_INVALID_CONTEXT;  // Nobody would have what it takes.
+    }
+    const auto limit = static_cast<std::uint32_t>(set.limit);
+    if (limit >= gantry::wire::kMaxLimits) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::uint64_t charged = process.objects.charged(owner, limit);
+    const std::uint64_t bytes =
+        limit_bytes(static_cast<CUlimit>(limit), set.value, process.facts.limits[limit],
+                    process.device.resident_threads());
+    if (bytes > charged) {
+        if (const CUresult result = charge_memory(call, bytes - charged); result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    const MutexLock lock(process.contexts.limits);  // Another lane may set it, too.
+    const CUresult result = generated::on_cuCtxSetLimit(context, set, trailing, reply);
+    if (result == CUDA_SUCCESS) {
+        process.objects.charge(owner, limit, call.charged());
+        process.objects.set_charge(owner, limit, bytes);
+    }
+    return result;
 }
 
 CUresult on_cuCtxDestroy_v2(CallContext& context, const wire::cuCtxDestroy_v2_call& end,

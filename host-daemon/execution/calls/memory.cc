@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "host-daemon/execution/base/log.h"
+#include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -39,6 +40,32 @@ CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address
     }
     *address = made->value;
     return CUDA_SUCCESS;
+}
+
+CUresult charge_memory(Call& call, std::uint64_t bytes) {
+    if (call.charge(bytes)) {
+        return CUDA_SUCCESS;
+    }
+    DeviceMemory& memory = call.process().memory.device;
+    if (memory.has_parked()) {
+        if (!call.may_wait()) {
+            call.defer();
+            return CUDA_ERROR_NOT_READY;
+        }
+        if (const CUresult idle = call.process().streams.synchronise_device();
+            idle != CUDA_SUCCESS) {
+            return idle;
+        }
+        memory.reap(true);
+    }
+    memory.drop_spare();
+    if (call.charge(bytes)) {
+        return CUDA_SUCCESS;
+    }
+    const char* name = cuda::op_name(call.op());
+    log_limited("%s: %llu bytes more would exceed the VM's quota of device memory",
+                name != nullptr ? name : "a command", static_cast<unsigned long long>(bytes));
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult on_cuMemAllocPitch_v2(CallContext& context, const wire::cuMemAllocPitch_v2_call& call,

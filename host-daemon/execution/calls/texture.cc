@@ -1,7 +1,11 @@
-// Texture and surface objects. Kernels receive the driver's own 64-bit value, so the guest holds
-// that value and a restore must reproduce it: by the driver's extension, or by luck, or not at all.
+// Arrays, which count against the quota, and texture and surface objects. Kernels receive the
+// driver's own 64-bit value, so the guest holds that value and a restore must reproduce it: by the
+// driver's extension, or by luck, or not at all.
 #include "host-daemon/execution/dispatch/handlers.h"
 
+#include <cstring>
+
+#include "host-daemon/execution/memory/charged_bytes.h"
 #include "proto/cuda/gen/worker_dispatch.h"
 
 namespace gantry::worker {
@@ -36,6 +40,42 @@ CUresult create(Call& call, HandleKind kind, CUresult (*destroy)(Object), Object
 }
 
 }  // namespace
+
+CUresult on_cuArrayCreate_v2(CallContext& context, const wire::cuArrayCreate_v2_call& call,
+                             std::span<const std::byte> trailing, Reply& reply) {
+    CUDA_ARRAY_DESCRIPTOR_v2 flat{};
+    std::memcpy(&flat, &call.pAllocateArray, sizeof(flat));
+    CUDA_ARRAY3D_DESCRIPTOR_v2 descriptor{};
+    descriptor.Width = flat.Width;
+    descriptor.Height = flat.Height;
+    descriptor.Format = flat.Format;
+    descriptor.NumChannels = flat.NumChannels;
+    const CUresult charged = charge_memory(as_call(context), array_bytes(descriptor));
+    return charged == CUDA_SUCCESS ? generated::on_cuArrayCreate_v2(context, call, trailing, reply)
+                                   : charged;
+}
+
+CUresult on_cuArray3DCreate_v2(CallContext& context, const wire::cuArray3DCreate_v2_call& call,
+                               std::span<const std::byte> trailing, Reply& reply) {
+    CUDA_ARRAY3D_DESCRIPTOR_v2 descriptor{};
+    std::memcpy(&descriptor, &call.pAllocateArray, sizeof(descriptor));
+    const CUresult charged = charge_memory(as_call(context), array_bytes(descriptor));
+    return charged == CUDA_SUCCESS
+               ? generated::on_cuArray3DCreate_v2(context, call, trailing, reply)
+               : charged;
+}
+
+CUresult on_cuMipmappedArrayCreate(CallContext& context,
+                                   const wire::cuMipmappedArrayCreate_call& call,
+                                   std::span<const std::byte> trailing, Reply& reply) {
+    CUDA_ARRAY3D_DESCRIPTOR_v2 descriptor{};
+    std::memcpy(&descriptor, &call.pMipmappedArrayDesc, sizeof(descriptor));
+    const CUresult charged =
+        charge_memory(as_call(context), mipmapped_array_bytes(descriptor, call.numMipmapLevels));
+    return charged == CUDA_SUCCESS
+               ? generated::on_cuMipmappedArrayCreate(context, call, trailing, reply)
+               : charged;
+}
 
 namespace served {
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "host-daemon/execution/code/elf_check.h"
+#include "host-daemon/execution/code/variable_bytes.h"
 #include "host-daemon/softgpu/image/elf_file.h"
 #include "host-daemon/softgpu/image/fatbin.h"
 #include "proto/cuda/abi.h"
@@ -84,7 +85,29 @@ bool may_run(unsigned target, unsigned capability) {
            (target >= kFirstCapsules && capability >= kFirstCapsules);
 }
 
-Result<void> check_entry(const FatbinEntry& entry, unsigned capability) {
+/// An image is loaded from one of its entries.
+void note_variables(std::uint64_t bytes, std::uint64_t* most) {
+    if (most != nullptr) {
+        *most = std::max(*most, bytes);
+    }
+}
+
+Result<void> check_cubin_in(Bytes cubin, std::uint64_t* variable_bytes) {
+    GANTRY_TRY(check_cubin(cubin));
+    note_variables(cubin_variable_bytes(cubin), variable_bytes);
+    return {};
+}
+
+void note_text(Bytes text, std::uint64_t* variable_bytes) {
+    if (variable_bytes != nullptr) {
+        note_variables(
+            ptx_variable_bytes({reinterpret_cast<const char*>(text.data()), text.size()}),
+            variable_bytes);
+    }
+}
+
+Result<void> check_entry(const FatbinEntry& entry, unsigned capability,
+                         std::uint64_t* variable_bytes = nullptr) {
     GANTRY_TRY(check_entry_header(entry));
     if (entry.kind == EntryKind::kNvvm ||
         (entry.kind == EntryKind::kElf && !may_run(entry.target, capability))) {
@@ -97,19 +120,21 @@ Result<void> check_entry(const FatbinEntry& entry, unsigned capability) {
         plain = std::as_bytes(std::span(expanded));
     }
     if (entry.kind == EntryKind::kElf) {
-        return check_cubin(plain);
+        return check_cubin_in(plain, variable_bytes);
     }
+    note_text(plain, variable_bytes);
     return check_text(plain, true);
 }
 
-Result<void> check_fatbin(Bytes fatbin, unsigned capability) {
+Result<void> check_fatbin(Bytes fatbin, unsigned capability,
+                          std::uint64_t* variable_bytes = nullptr) {
     std::uint16_t version = 0;
     if (!read_record(fatbin, 4, &version) || version != 1) {
         return bad("image.fatbin", fmt::format("a fatbin of version {}", version));
     }
     GANTRY_ASSIGN(const auto entries, image::list_entries(fatbin));
     for (const FatbinEntry& entry : entries) {
-        GANTRY_TRY(check_entry(entry, capability));
+        GANTRY_TRY(check_entry(entry, capability, variable_bytes));
     }
     return {};
 }
@@ -217,14 +242,18 @@ std::uint32_t magic_of(Bytes bytes) {
 
 }  // namespace
 
-Result<void> check_image(Bytes bytes, unsigned capability) {
+Result<void> check_image(Bytes bytes, unsigned capability, std::uint64_t* variable_bytes) {
     if (magic_of(bytes) == image::kWrapperMagic) {
         return bad("image.format", "a wrapper, which holds pointers");
     }
     if (magic_of(bytes) == image::kFatbinMagic) {
-        return check_fatbin(bytes, capability);
+        return check_fatbin(bytes, capability, variable_bytes);
     }
-    return image::is_elf(bytes) ? check_cubin(bytes) : check_text(bytes, true);
+    if (image::is_elf(bytes)) {
+        return check_cubin_in(bytes, variable_bytes);
+    }
+    note_text(bytes, variable_bytes);
+    return check_text(bytes, true);
 }
 
 Result<void> check_link_input(Bytes input, std::uint32_t type, unsigned capability) {

@@ -24,7 +24,9 @@ namespace gantry::worker {
 
 /// What an image is tells its first bytes, by which a driver goes, too. `capability`: the device's,
 /// 90 for 9.0; 0: every ELF entry is looked into.
-Result<void> check_image(std::span<const std::byte> image, unsigned capability);
+/// `variable_bytes`: what its variables take where it is loaded, at most (variable_bytes.h).
+Result<void> check_image(std::span<const std::byte> image, unsigned capability,
+                         std::uint64_t* variable_bytes = nullptr);
 
 /// `type`: a CUjitInputType. Text may end without a NUL.
 Result<void> check_link_input(std::span<const std::byte> input, std::uint32_t type,

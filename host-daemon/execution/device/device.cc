@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -238,6 +239,13 @@ unsigned Device::compute_capability() const {
     return static_cast<unsigned>(major.value_or(0) * 10 + minor.value_or(0));
 }
 
+std::uint64_t Device::resident_threads() const {
+    const auto processors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).value_or(0);
+    const auto each = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR).value_or(0);
+    return static_cast<std::uint64_t>(std::max(processors, 0)) *
+           static_cast<std::uint64_t>(std::max(each, 0));
+}
+
 std::string Device::function_addresses() const {
     return extension_ != nullptr ? fmt::format("soft GPU, version {}", extension_->version)
                                  : fmt::format("driver for CUDA {}, compute capability {}",
@@ -282,6 +290,12 @@ std::optional<std::uint64_t> Device::memory_free_bytes() const {
         return std::nullopt;
     }
     return free_bytes;
+}
+
+std::uint64_t Device::context_bytes() const {
+    constexpr std::uint64_t kSoft = std::uint64_t{2} << 20;
+    constexpr std::uint64_t kCard = std::uint64_t{544} << 20;  // 524 MiB on an H100, driver 580.
+    return extension_ != nullptr ? kSoft : kCard;
 }
 
 DeviceUuid Device::uuid() const {

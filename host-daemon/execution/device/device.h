@@ -105,7 +105,11 @@ public:
     [[nodiscard]] std::uint64_t memory_bytes() const;
     /// nullopt: the driver does not tell.
     [[nodiscard]] std::optional<std::uint64_t> memory_free_bytes() const;
+    /// What one more context is taken to need, until one was made here.
+    [[nodiscard]] std::uint64_t context_bytes() const;
     [[nodiscard]] std::optional<std::int32_t> attribute(CUdevice_attribute number) const;
+    /// As many as the device can have at a time: each has a stack.
+    [[nodiscard]] std::uint64_t resident_threads() const;
     /// 90 for 9.0; 0 when the driver does not tell.
     [[nodiscard]] unsigned compute_capability() const;
     /// What gives device functions their addresses, in words: where it is the same, a function's

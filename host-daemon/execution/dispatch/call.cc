@@ -1,5 +1,7 @@
 #include "host-daemon/execution/dispatch/call.h"
 
+#include <utility>
+
 #include "host-daemon/execution/base/log.h"
 #include "proto/cuda/gen/op_table.h"
 #include "proto/cuda/gen/wire_structs.h"
@@ -24,6 +26,19 @@ std::optional<std::int32_t> granted_shared(const Recipe& recipe) {
                                                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                ? std::optional(static_cast<std::int32_t>(facts.shared_value.read(recipe.args)))
                : std::nullopt;
+}
+
+/// Each of these takes of the device what nobody tells; no bound but that of all objects for
+/// others.
+bool has_enough(const ObjectTable& objects, HandleKind kind) {
+    switch (kind) {
+        case HandleKind::kContext:
+            return objects.count_kind(kind) >=
+                   kMostContexts + objects.contains(cuda::primary_context_handle(0));
+        case HandleKind::kStream: return objects.count_kind(kind) >= kMostStreams;
+        case HandleKind::kEvent: return objects.count_kind(kind) >= kMostEvents;
+        default: return false;
+    }
 }
 
 }  // namespace
@@ -60,6 +75,12 @@ RecordedCommand Call::recorded() const {
                            {command_->trailing.begin(), command_->trailing.end()}};
 }
 
+bool Call::charge(std::uint64_t bytes) {
+    charge_ = process_.memory.device.share().charge(
+        bytes, is_replay_ ? MemoryShare::Beyond::kCounted : MemoryShare::Beyond::kRefused);
+    return charge_ != nullptr;
+}
+
 CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint64_t parent) {
     Object object;
     object.handle = handle;
@@ -69,6 +90,9 @@ CUresult Call::add_object(std::uint64_t handle, std::uint64_t native, std::uint6
     if (object.kind() != HandleKind::kGraph && object.kind() != HandleKind::kGraphNode &&
         object.kind() != HandleKind::kGraphExec) {
         object.creation = recorded();
+    }
+    if (charge_ != nullptr && charge_->bytes() != 0) {
+        object.charges.emplace(Object::kOwnMemory, std::exchange(charge_, nullptr));
     }
     return process_.objects.insert(std::move(object)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -209,9 +233,17 @@ CUresult Call::device(std::int32_t guest, std::int32_t* native) {
 }
 
 CUresult Call::reserve(cuda::HandleKind kind, std::uint64_t handle) {
-    return cuda::handle_kind(handle) == kind && !process_.objects.contains(handle)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_HANDLE;
+    if (cuda::handle_kind(handle) != kind || process_.objects.contains(handle)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!is_replay_ && (process_.objects.is_full() || has_enough(process_.objects, kind))) {
+        log_limited(
+            "the guest has %zu objects, %zu of them as the one that it asks for: it gets no "
+            "more",
+            process_.objects.size(), process_.objects.count_kind(kind));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
 }
 
 CUresult Call::bind(cuda::HandleKind kind, std::uint64_t handle, std::uint64_t native,

@@ -19,6 +19,12 @@
 
 namespace gantry::worker {
 
+/// What a guest process may have of them: far more than programs do, less than harms others. Beside
+/// its primary context.
+inline constexpr std::size_t kMostContexts = 8;
+inline constexpr std::size_t kMostStreams = 8192;
+inline constexpr std::size_t kMostEvents = std::size_t{1} << 18;
+
 /// Why a recorded command runs again. kReset: not as a part of a restore, which brings the contents
 /// of variables; they are as the image has them.
 enum class Replay { kRestore, kReset };
@@ -82,6 +88,11 @@ public:
     CUresult stream(std::uint64_t handle, CUstream* out) {
         return process_.streams.resolve(handle, lane(), out);
     }
+    /// Counts device memory that this command takes beside the arena's, before the driver is asked:
+    /// the object that it makes has it from then on, or it is given back with the call. False: the
+    /// VM's quota would be exceeded (not in a restore). See charge_memory() in handlers.h.
+    [[nodiscard]] bool charge(std::uint64_t bytes);
+    [[nodiscard]] const MemoryChargePtr& charged() const { return charge_; }
     [[nodiscard]] RecordedCommand recorded() const;
     /// Adds an object that this command has made; undo on failure is the caller's.
     CUresult add_object(std::uint64_t handle, std::uint64_t native, std::uint64_t parent = 0);
@@ -172,6 +183,7 @@ private:
     std::optional<CUstream> awaited_;
     std::optional<CUstream> queued_;
     std::optional<BusyStream> busy_;
+    MemoryChargePtr charge_;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.
 };

@@ -28,6 +28,11 @@ CUresult write_staged(Call& call, std::uint64_t address, std::span<const std::by
 /// and tries again, off the consumer thread (then the call is deferred and the address 0).
 CUresult allocate_memory(Call& call, std::uint64_t bytes, std::uint64_t* address);
 
+/// Counts device memory that the driver takes for this command, see Call::charge(), before it is
+/// asked. CUDA_ERROR_OUT_OF_MEMORY where the VM's quota has no room, when all that the guest has
+/// freed is given back; a call that has to be deferred for that gets CUDA_ERROR_NOT_READY.
+CUresult charge_memory(Call& call, std::uint64_t bytes);
+
 /// Stream-ordered allocation and free on a stream that captures: memory nodes of its graph.
 CUresult allocate_in_capture(Call& call, std::uint64_t bytes, std::uint64_t stream,
                              std::uint64_t* address);

@@ -1,5 +1,6 @@
 #include "host-daemon/execution/loading/driver_load.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "host-daemon/execution/base/log.h"
@@ -49,28 +50,45 @@ bool lies_in(const Image& image, const ImagePart& part) {
            part.bytes >= 16;
 }
 
-bool is_sound(GuestProcess& process, const Image& image, std::span<const ImagePart> parts) {
+/// `variable_bytes`: of part 0, which the driver loads, unless it links the others anew.
+bool is_sound(GuestProcess& process, const Image& image, std::span<const ImagePart> parts,
+              std::uint64_t* variable_bytes) {
+    std::uint64_t first = 0;
+    std::uint64_t others = 0;
     const unsigned capability = process.device.compute_capability();
     for (const ImagePart& part : parts) {
         if (!lies_in(image, part)) {
             return false;
         }
         const auto bytes = std::span(image.bytes).subspan(part.offset, part.bytes);
-        if (const auto checked = check_image(bytes, capability); !checked.ok()) {
+        std::uint64_t here = 0;
+        if (const auto checked = check_image(bytes, capability, &here); !checked.ok()) {
             log_limited("an image of %zu bytes is kept from the driver: %s", bytes.size(),
                         checked.error().to_string().c_str());
             return false;
         }
+        if (&part == parts.data()) {
+            first = here;
+        } else if (__builtin_add_overflow(others, here, &others)) {
+            others = ~std::uint64_t{0};
+        }
     }
+    *variable_bytes = std::max(first, others);
     return !parts.empty();
 }
 
 }  // namespace
 
 CUresult hand_to_driver(GuestProcess& process, const Image& image, std::span<const ImagePart> parts,
-                        bool is_library, JitOptions& options, std::uint64_t* native) {
-    if (!is_sound(process, image, parts)) {
+                        bool is_library, JitOptions& options, std::uint64_t* native,
+                        const Afford& afford) {
+    std::uint64_t variable_bytes = 0;
+    if (!is_sound(process, image, parts, &variable_bytes)) {
         return CUDA_ERROR_INVALID_IMAGE;
+    }
+    if (const CUresult result = afford ? afford(variable_bytes) : CUDA_SUCCESS;
+        result != CUDA_SUCCESS) {
+        return result;
     }
     const driver::DriverApi& api = process.device.api();
     DriverImage described;

@@ -1,6 +1,7 @@
 #include "host-daemon/execution/loading/image_loader.h"
 
 #include "host-daemon/execution/base/log.h"
+#include "host-daemon/execution/dispatch/handlers.h"
 #include "host-daemon/execution/loading/driver_load.h"
 #include "host-daemon/execution/loading/placed_image.h"
 
@@ -144,6 +145,25 @@ CUresult place_managed_by_code(Call& call, const LoadCall& load, LoadReply* answ
     return CUDA_SUCCESS;
 }
 
+/// What the driver says of the variables is the truth, where more of them than the image told.
+CUresult charge_rest(Call& call, std::uint64_t handle) {
+    GuestProcess& process = call.process();
+    const auto loaded = process.code.modules.get(handle);
+    std::uint64_t bytes = 0;
+    for (const auto& [name, variable] : loaded->variables) {
+        bytes += variable.managed ? 0 : variable.bytes;
+    }
+    const std::uint64_t charged = process.objects.charged(handle, Object::kOwnMemory);
+    if (bytes <= charged) {
+        return CUDA_SUCCESS;
+    }
+    const CUresult result = charge_memory(call, bytes - charged);
+    if (result == CUDA_SUCCESS) {
+        process.objects.charge(handle, Object::kOwnMemory, call.charged());
+    }
+    return result;
+}
+
 }  // namespace
 
 CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte> trailing,
@@ -162,8 +182,11 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
     loaded.image = std::move(image).value();
     JitOptions options(loaded.jit_options, load.info_log_bytes, load.error_log_bytes);
     std::uint64_t native = 0;
-    CUresult result =
-        hand_to_driver(process, *loaded.image, loaded.parts, loaded.library, options, &native);
+    const auto afford = [&call](std::uint64_t variable_bytes) {
+        return charge_memory(call, variable_bytes);
+    };
+    CUresult result = hand_to_driver(process, *loaded.image, loaded.parts, loaded.library, options,
+                                     &native, afford);
     LoadReply answer{};
     if (result == CUDA_SUCCESS && !call.is_restore()) {
         result = place_managed(call, load, loaded, options, &native, &answer);
@@ -183,11 +206,15 @@ CUresult load_image(Call& call, const LoadCall& load, std::span<const std::byte>
             process.code.learn_variables(load.handle);
         }
     }
+    const bool is_made = result == CUDA_SUCCESS;
+    if (is_made) {
+        result = charge_rest(call, load.handle);
+    }
     if (result == CUDA_SUCCESS && process.device.extension() == nullptr && !call.is_restore()) {
         result = place_managed_by_code(call, load, &answer);
-        if (result != CUDA_SUCCESS) {
-            process.destroy_object(*process.objects.get(load.handle));
-        }
+    }
+    if (is_made && result != CUDA_SUCCESS) {
+        process.destroy_object(*process.objects.get(load.handle));
     }
     reply.put(answer);
     reply.trailing(std::as_bytes(std::span(logs)));

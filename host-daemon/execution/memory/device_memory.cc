@@ -9,7 +9,9 @@ namespace gantry::worker {
 DeviceMemory::DeviceMemory(Device& device, std::uint64_t quota_bytes)
     : device_(device),
       share_(device),
-      arena_(DeviceVa{wire::kArenaBase}, wire::kArenaBytes, quota_bytes, share_) {}
+      arena_(DeviceVa{wire::kArenaBase}, wire::kArenaBytes, quota_bytes, share_) {
+    share_.set_own_quota(quota_bytes);
+}
 
 Result<DeviceVa> DeviceMemory::allocate(std::uint64_t bytes) {
     MutexLock lock(mutex_);
@@ -181,6 +183,12 @@ void DeviceMemory::settle() {
     arena_.drop_spare();
 }
 
+void DeviceMemory::drop_spare() {
+    MutexLock hold(unmap_mutex_);
+    MutexLock lock(mutex_);
+    arena_.drop_spare();
+}
+
 std::vector<DeviceVa> DeviceMemory::parked_now() const {
     MutexLock lock(mutex_);
     std::vector<DeviceVa> addresses;
@@ -216,7 +224,8 @@ std::uint64_t DeviceMemory::free_bytes(std::uint64_t quota_bytes) {
 std::uint64_t DeviceMemory::free_with(std::uint64_t parked, std::uint64_t quota_bytes) const {
     const std::uint64_t mapped = mapped_bytes();
     const std::uint64_t could = device_could_give_.load(std::memory_order_relaxed);
-    const std::uint64_t device = could > mapped ? could - mapped : 0;
+    const std::uint64_t here = mapped + share_.charged_bytes();
+    const std::uint64_t device = could > here ? could - here : 0;
     const std::uint64_t left = quota_bytes - std::min(quota_bytes, share_.used_bytes(mapped));
     return std::min(quota_bytes, std::min(left, device) + parked);
 }
@@ -385,6 +394,7 @@ std::optional<AllocationRecord> DeviceMemory::find(DeviceVa address) const {
 void DeviceMemory::lower_quota(std::uint64_t bytes) {
     MutexLock lock(mutex_);
     arena_.lower_quota(bytes);
+    share_.set_own_quota(arena_.quota_bytes());
 }
 
 std::vector<ExtentRecord> DeviceMemory::extents() const {
@@ -443,8 +453,9 @@ void DeviceMemory::ask_device() {
     constexpr std::uint64_t kUnknown = ~std::uint64_t{0} / 2;
     // What the driver says has to fit what is mapped: nothing may be unmapped in between.
     MutexLock lock(mutex_);
-    device_could_give_.store(device_.memory_free_bytes().value_or(kUnknown) + mapped_bytes(),
-                             std::memory_order_relaxed);
+    device_could_give_.store(
+        device_.memory_free_bytes().value_or(kUnknown) + mapped_bytes() + share_.charged_bytes(),
+        std::memory_order_relaxed);
     asked_at_.store(tick, std::memory_order_release);
 }
 

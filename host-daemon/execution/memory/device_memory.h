@@ -86,6 +86,8 @@ public:
     /// Gives everything back that the guest has freed; the device is idle. Before a capture, so
     /// that the layout follows from the allocations alone.
     void settle();
+    /// Gives back what the arena keeps for the next small allocation.
+    void drop_spare();
     /// What is parked for an idle device now; gives these back once the device has been idle since.
     [[nodiscard]] std::vector<DeviceVa> parked_now() const;
     void reap_these(const std::vector<DeviceVa>& parked);
@@ -194,7 +196,7 @@ private:
     void ask_device();
 
     std::atomic<std::uint64_t> asked_at_{~0ull};  ///< Of the processor's counter.
-    /// What was free then, and what was mapped here.
+    /// What was free then, and what was mapped and charged here.
     std::atomic<std::uint64_t> device_could_give_{0};
 };
 

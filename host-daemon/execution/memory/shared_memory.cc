@@ -94,7 +94,8 @@ void SharedMemory::withdraw_locked(std::uint64_t address) {
 
 CUresult SharedMemory::map(const Answer& piece, Opened* opened) {
     const std::uint64_t bytes = piece.reply.bytes;
-    if (!memory_.share().count(bytes, memory_.mapped_bytes(), memory_.quota_bytes())) {
+    opened->charge = memory_.share().charge(bytes);
+    if (opened->charge == nullptr) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     opened->bytes = bytes;
@@ -106,7 +107,6 @@ CUresult SharedMemory::map(const Answer& piece, Opened* opened) {
         if (imported.ok()) {
             device_.api().cuMemRelease(*imported);
         }
-        memory_.share().uncount(bytes);
         return CUDA_ERROR_INVALID_VALUE;
     }
     opened->base = base->value;
@@ -125,7 +125,6 @@ void SharedMemory::unmap(const Opened& opened) {
     device_.api().cuMemUnmap(opened.base, opened.bytes);
     device_.api().cuMemRelease(opened.handle);
     memory_.release_reservation(DeviceVa{opened.base}, opened.bytes);
-    memory_.share().uncount(opened.bytes);
 }
 
 CUresult SharedMemory::open(const Handle& handle, std::uint64_t* address) {

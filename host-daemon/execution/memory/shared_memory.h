@@ -64,6 +64,7 @@ private:
         std::uint64_t bytes = 0;
         std::uint32_t uses = 0;
         CUmemGenericAllocationHandle handle = 0;
+        MemoryChargePtr charge;
     };
     using Answer = ShareLink::Answer;
     void withdraw(std::uint64_t address);

@@ -123,6 +123,46 @@ void ObjectTable::set_native(std::uint64_t handle, std::uint64_t native) {
     }
 }
 
+std::uint64_t ObjectTable::charged(std::uint64_t handle, std::uint32_t what) const {
+    ReaderLock lock(mutex_);
+    const auto object = objects_.find(handle);
+    if (object == objects_.end() || !object->second.charges.contains(what)) {
+        return 0;
+    }
+    return object->second.charges.at(what)->bytes();
+}
+
+void ObjectTable::charge(std::uint64_t handle, std::uint32_t what, const MemoryChargePtr& more) {
+    WriterLock lock(mutex_);
+    const auto object = objects_.find(handle);
+    if (object == objects_.end() || more == nullptr) {
+        return;
+    }
+    const auto [at, is_new] = object->second.charges.emplace(what, more);
+    if (!is_new) {
+        at->second->add(*more);
+    }
+}
+
+void ObjectTable::set_charge(std::uint64_t handle, std::uint32_t what, std::uint64_t bytes) {
+    WriterLock lock(mutex_);
+    const auto object = objects_.find(handle);
+    if (object != objects_.end() && object->second.charges.contains(what)) {
+        object->second.charges.at(what)->set(bytes);
+    }
+}
+
+std::uint64_t ObjectTable::charged_kind(HandleKind kind) const {
+    ReaderLock lock(mutex_);
+    std::uint64_t bytes = 0;
+    for (const auto& [handle, object] : objects_) {
+        for (const auto& [what, charge] : object.charges) {
+            bytes += object.kind() == kind ? charge->bytes() : 0;
+        }
+    }
+    return bytes;
+}
+
 void ObjectTable::restore_record(std::uint64_t handle, std::uint64_t order, std::uint64_t parent,
                                  std::map<std::uint64_t, RecordedCommand> configuration) {
     WriterLock lock(mutex_);

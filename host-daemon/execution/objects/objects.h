@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host-daemon/execution/base/memory_share.h"
 #include "proto/base/result.h"
 #include "proto/base/shared_mutex.h"
 #include "proto/cuda/handle_bits.h"
@@ -45,6 +46,10 @@ struct Object {
     std::uint64_t parent = 0;   ///< Dies with this object (a kernel with its library).
     RecordedCommand creation;
     std::map<std::uint64_t, RecordedCommand> configuration;  ///< By op and what it sets.
+    /// Device memory that it takes beside the arena's, by what takes it: kOwnMemory, or a limit of
+    /// a context. Given back when the object and all copies of it are gone.
+    std::map<std::uint32_t, MemoryChargePtr> charges;
+    static constexpr std::uint32_t kOwnMemory = ~std::uint32_t{0};
 
     [[nodiscard]] HandleKind kind() const { return cuda::handle_kind(handle); }
 };
@@ -71,6 +76,13 @@ public:
     /// Keeps the newest configuring command under a key.
     void configure(std::uint64_t handle, std::uint64_t key, RecordedCommand command);
     void set_native(std::uint64_t handle, std::uint64_t native);
+    [[nodiscard]] std::uint64_t charged(std::uint64_t handle, std::uint32_t what) const;
+    /// Adds to what the object is charged for this; given back where there is no such object.
+    void charge(std::uint64_t handle, std::uint32_t what, const MemoryChargePtr& more);
+    /// It takes `bytes` now, whatever it was charged for.
+    void set_charge(std::uint64_t handle, std::uint32_t what, std::uint64_t bytes);
+    /// What all objects of a kind are charged for.
+    [[nodiscard]] std::uint64_t charged_kind(HandleKind kind) const;
     /// Gives a restored object the books it had at the source.
     void restore_record(std::uint64_t handle, std::uint64_t order, std::uint64_t parent,
                         std::map<std::uint64_t, RecordedCommand> configuration);
@@ -86,6 +98,7 @@ public:
     [[nodiscard]] std::vector<Object> list(const std::function<bool(const Object&)>& filter) const;
     [[nodiscard]] std::vector<Object> list_kind(HandleKind kind) const;
     [[nodiscard]] std::size_t size() const;
+    [[nodiscard]] bool is_full() const { return size() >= count_max_; }
     [[nodiscard]] std::size_t count_kind(HandleKind kind) const;
     [[nodiscard]] std::vector<std::uint64_t> natives_of(HandleKind kind) const;
 

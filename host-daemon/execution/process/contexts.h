@@ -25,6 +25,9 @@ public:
     /// Destroys a context; the thread is in the primary one then.
     CUresult destroy(CUcontext context);
 
+    /// Held while a limit of a context is set and counted: what is counted is what was set last.
+    Mutex limits;
+
 private:
     Device& device_;
     const ObjectTable& objects_;

@@ -48,6 +48,7 @@ GuestProcess::~GuestProcess() {
     bulk_pages.unlock();
     memory.ranges.clear();
     shares.memory.close_all();
+    objects.clear();  // What they are charged for is given back while it is counted.
     memory.device.release_all();
 }
 
