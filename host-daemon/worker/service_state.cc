@@ -33,6 +33,7 @@ Result<void> Service::describe(control::FromWorker* reply, Descriptors* out) {
     body->set_process_name(program.name);
     body->set_guest_pid(program.pid);
     body->set_resident_bytes(facts.resident_bytes);
+    body->set_beside_bytes(facts.beside_bytes);
     body->set_pinned_bytes(facts.pinned_bytes);
     body->set_object_count(facts.object_count);
     body->set_image_bytes(facts.image_bytes);

@@ -72,6 +72,8 @@ struct PartNeed {
     /// Of the region of a guest over TCP, which the target makes anew. 0: of another kind.
     std::uint64_t mirror_region_bytes = 0;
     std::uint64_t table_hash = 0;  ///< Of the API table its commands follow; 0: not told.
+    /// Device memory that has no content to move: contexts, their heaps and stacks.
+    std::uint64_t beside_bytes = 0;
 };
 
 enum class ProfileKind {
@@ -95,6 +97,8 @@ struct SessionNeeds {
     std::uint32_t snapshot_version = 0;    ///< Format the source writes.
 
     [[nodiscard]] std::uint64_t resident_bytes() const;
+    /// What is in use of the device now, moved as bytes or made anew.
+    [[nodiscard]] std::uint64_t device_bytes() const;
 };
 
 enum class PeerReach { kReachable = 1, kUnreachable = 2, kCertificateInvalid = 3 };

@@ -86,13 +86,13 @@ private:
     }
 
     void memory() {
-        const std::uint64_t need = std::max(needs_.memory_quota_bytes, needs_.resident_bytes());
+        const std::uint64_t need = std::max(needs_.memory_quota_bytes, needs_.device_bytes());
         if (need > target_.memory_total_bytes) {
             refuse(
                 reason::kGpuMemoryTooSmall,
                 format("the VM needs %s of GPU memory (%s in use now), %s on %s has %s in all: "
                        "choose a larger GPU or lower the VM's quota.",
-                       mib(need).c_str(), mib(needs_.resident_bytes()).c_str(),
+                       mib(need).c_str(), mib(needs_.device_bytes()).c_str(),
                        target_.gpu_name.c_str(), host(), mib(target_.memory_total_bytes).c_str()));
         } else if (need > target_.memory_free_bytes) {
             refuse(reason::kGpuMemoryInUse,
@@ -251,6 +251,14 @@ std::uint64_t SessionNeeds::resident_bytes() const {
     std::uint64_t sum = 0;
     for (const PartNeed& part : parts) {
         sum += part.resident_bytes;
+    }
+    return sum;
+}
+
+std::uint64_t SessionNeeds::device_bytes() const {
+    std::uint64_t sum = resident_bytes();
+    for (const PartNeed& part : parts) {
+        sum += part.beside_bytes;
     }
     return sum;
 }

@@ -56,6 +56,7 @@ control::SessionNeeds to_proto(const engine::SessionNeeds& needs) {
         to.set_pinned_bytes(part.pinned_bytes);
         to.set_mirror_region_bytes(part.mirror_region_bytes);
         to.set_table_hash(part.table_hash);
+        to.set_beside_bytes(part.beside_bytes);
     }
     out.set_memory_quota_bytes(needs.memory_quota_bytes);
     out.set_cc_seen_major(needs.cc_seen.major);
@@ -95,7 +96,8 @@ engine::SessionNeeds from_proto(const control::SessionNeeds& needs) {
                              part.resident_bytes(),
                              part.pinned_bytes(),
                              part.mirror_region_bytes(),
-                             part.table_hash()});
+                             part.table_hash(),
+                             part.beside_bytes()});
     }
     out.memory_quota_bytes = needs.memory_quota_bytes();
     out.cc_seen = {needs.cc_seen_major(), needs.cc_seen_minor()};

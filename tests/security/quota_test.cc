@@ -272,7 +272,6 @@ void take_much(Serving& serving) {
 TEST(Quota, IsTheSameAfterAMove) {
     struct Shared {
         std::uint64_t free_bytes = 0;
-        std::uint64_t beside_bytes = 0;
         std::uint64_t image_bytes = 0;
         std::uint64_t graph_bytes = 0;
         char image[4096];
@@ -288,6 +287,7 @@ TEST(Quota, IsTheSameAfterAMove) {
         shared->free_bytes = info_of(serving.guest).free;
         ASSERT_TRUE(serving.host.execution->freeze(5s).ok());
         state::Part part(*serving.host.execution, 1);
+        EXPECT_EQ(part.source.describe().beside_bytes, (context_mib(serving) + 16) * kMib);
         part.source.begin_precopy(kMoveSeed);
         ASSERT_TRUE(part.source.scan().ok());
         const std::string graph = part.source.final_graph().value();

@@ -23,6 +23,7 @@ PartFacts PartSource::describe() {
     }
     process_.memory.refresh_private_ranges();
     facts.resident_bytes = content_.memory.block_count() * kBlockBytes;
+    facts.beside_bytes = process_.objects.charged_kind(worker::HandleKind::kContext);
     for (const worker::PinnedRange& range : process_.memory.device.pinned_ranges()) {
         facts.pinned_bytes += range.bytes;
     }

@@ -29,6 +29,7 @@ struct ModuleFacts {
 
 struct PartFacts {
     std::uint64_t resident_bytes = 0;
+    std::uint64_t beside_bytes = 0;  ///< Device memory of contexts and their limits.
     std::uint64_t pinned_bytes = 0;
     std::uint64_t object_count = 0;
     std::uint64_t image_bytes = 0;

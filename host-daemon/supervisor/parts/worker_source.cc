@@ -70,7 +70,8 @@ void add_module(const control::Module& from, engine::PartId part, engine::Sessio
 /// One worker's description into the session's: the strictest of all parts wins.
 void merge(const control::DescribeReply& from, engine::PartId part, engine::SessionNeeds* needs) {
     needs->parts.push_back({part, from.process_name(), from.guest_pid(), from.resident_bytes(),
-                            from.pinned_bytes(), from.mirror_region_bytes(), from.table_hash()});
+                            from.pinned_bytes(), from.mirror_region_bytes(), from.table_hash(),
+                            from.beside_bytes()});
     needs->cc_seen = {from.cc_seen_major(), from.cc_seen_minor()};
     needs->cc_min = std::max(needs->cc_min, {from.cc_min_major(), from.cc_min_minor()});
     if (from.soft_only()) {

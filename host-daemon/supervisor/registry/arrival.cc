@@ -41,7 +41,7 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     hooks.capabilities = [this] { return capabilities(); };
     hooks.reserve = [this, id](const engine::SessionNeeds& needs) {
         const std::uint64_t bytes =
-            needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes : needs.resident_bytes();
+            needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes : needs.device_bytes();
         return devices_.reserve(id, usual_device(), bytes);
     };
     hooks.launch = [this](const SessionInfo& info, engine::PartId part) {

@@ -68,6 +68,10 @@ TEST(Preflight, MemoryInUseCountsAboveTheQuota) {
     n.memory_quota_bytes = 0;
     n.parts[0].resident_bytes = 3ULL << 30;
     expect_refusal(n, target(), reason::kGpuMemoryInUse, {"3072 MiB"});
+    // So do contexts, heaps and stacks, which the target makes anew.
+    n.parts[0].resident_bytes = 0;
+    n.parts[0].beside_bytes = 3ULL << 30;
+    expect_refusal(n, target(), reason::kGpuMemoryInUse, {"3072 MiB"});
 }
 
 TEST(Preflight, ComputeCapability) {

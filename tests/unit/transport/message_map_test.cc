@@ -53,7 +53,7 @@ TEST(MessageMap, EveryBodyKeepsItsKindAndBytes) {
 TEST(MessageMap, NeedsAndCapabilitiesKeepTheirFields) {
     engine::SessionNeeds needs;
     needs.session_id = "s";
-    needs.parts = {{{257}, "app", 42, 1 << 20, 4096, 8192, 99}};
+    needs.parts = {{{257}, "app", 42, 1 << 20, 4096, 8192, 99, 7777}};
     needs.memory_quota_bytes = 77;
     needs.cc_min = {9, 0};
     needs.profile = engine::ProfileKind::kSoftOnly;
@@ -66,6 +66,7 @@ TEST(MessageMap, NeedsAndCapabilitiesKeepTheirFields) {
     EXPECT_EQ(back.modules.at(0).code.at(0).scope, engine::CodeScope::kFamily);
     EXPECT_EQ(back.attributes.at(0).value_min, -5);
     EXPECT_EQ(back.parts.at(0).table_hash, 99U);
+    EXPECT_EQ(back.parts.at(0).beside_bytes, 7777U);
     engine::TargetCapabilities target;
     target.gpu_name = "x";
     target.table_hash = 98;

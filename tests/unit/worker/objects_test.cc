@@ -11,11 +11,11 @@ TEST(ObjectTable, ForgetsWithTheParentAndKeepsKindsApart) {
     const std::uint64_t library = cuda::make_handle(HandleKind::kLibrary, 1 << 24);
     const std::uint64_t kernel = cuda::make_handle(HandleKind::kKernel, 1 << 24);
     const std::uint64_t function = cuda::make_handle(HandleKind::kFunction, 1 << 24);
-    EXPECT_TRUE(table.insert({library, 11, 0, 0, 0, {}, {}}));
-    EXPECT_TRUE(table.insert({kernel, 12, 0, 0, library, {}, {}}));
-    EXPECT_TRUE(table.insert({function, 13, 0, 0, kernel, {}, {}}));
-    EXPECT_FALSE(table.insert({kernel, 99, 0, 0, 0, {}, {}}));
-    EXPECT_FALSE(table.insert({1234, 99, 0, 0, 0, {}, {}}));
+    EXPECT_TRUE(table.insert({library, 11, 0, 0, 0, {}, {}, {}}));
+    EXPECT_TRUE(table.insert({kernel, 12, 0, 0, library, {}, {}, {}}));
+    EXPECT_TRUE(table.insert({function, 13, 0, 0, kernel, {}, {}, {}}));
+    EXPECT_FALSE(table.insert({kernel, 99, 0, 0, 0, {}, {}, {}}));
+    EXPECT_FALSE(table.insert({1234, 99, 0, 0, 0, {}, {}, {}}));
     EXPECT_EQ(table.native(kernel, HandleKind::kKernel), 12u);
     EXPECT_EQ(table.native(kernel, HandleKind::kStream), 0u);
     EXPECT_EQ(table.handle_of(13, HandleKind::kFunction), function);
@@ -30,10 +30,10 @@ TEST(ObjectTable, FindsByTheDriversHandleAsItChanges) {
     const std::uint64_t other = cuda::make_handle(HandleKind::kGraph, 2 << 24);
     const std::uint64_t node = cuda::make_handle(HandleKind::kGraphNode, 1 << 24);
     const std::uint64_t alias = cuda::make_handle(HandleKind::kGraphNode, 2 << 24);
-    EXPECT_TRUE(table.insert({graph, 21, 0, 0, 0, {}, {}}));
-    EXPECT_TRUE(table.insert({other, 22, 0, 0, 0, {}, {}}));
-    EXPECT_TRUE(table.insert({node, 21, 0, 0, graph, {}, {}}));
-    EXPECT_TRUE(table.insert({alias, 21, 0, 0, graph, {}, {}}));
+    EXPECT_TRUE(table.insert({graph, 21, 0, 0, 0, {}, {}, {}}));
+    EXPECT_TRUE(table.insert({other, 22, 0, 0, 0, {}, {}, {}}));
+    EXPECT_TRUE(table.insert({node, 21, 0, 0, graph, {}, {}, {}}));
+    EXPECT_TRUE(table.insert({alias, 21, 0, 0, graph, {}, {}, {}}));
     EXPECT_EQ(table.handle_of(21, HandleKind::kGraph), graph);
     EXPECT_EQ(table.handle_of(21, HandleKind::kGraphNode), node);
     EXPECT_EQ(table.handle_of(21, HandleKind::kGraphExec), 0u);
@@ -56,7 +56,7 @@ TEST(ObjectTable, RefusesOneTooMany) {
     ObjectTable table(2);
     for (std::uint64_t i = 1; i <= 3; ++i) {
         EXPECT_EQ(
-            table.insert({cuda::make_handle(HandleKind::kEvent, i << 24), i, 0, 0, 0, {}, {}}),
+            table.insert({cuda::make_handle(HandleKind::kEvent, i << 24), i, 0, 0, 0, {}, {}, {}}),
             i <= 2);
     }
 }
