@@ -5,7 +5,9 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include "host-daemon/driver/driver_library.h"
 #include "host-daemon/execution/base/crash_log.h"
+#include "host-daemon/execution/device/device.h"
 #include "host-daemon/worker/service.h"
 #include "proto/base/settings.h"
 
@@ -23,11 +25,28 @@ int serve(int control_fd) {
     return service.run();
 }
 
+/// For `gantryd --check`: says on standard output why a device may not be served.
+int check_device(const std::string& driver_path) {
+    const auto library = driver::DriverLibrary::load(driver_path);
+    if (!library.ok()) {
+        fmt::print(stderr, "gantry-worker: {}\n", library.error().to_string());
+        return 2;
+    }
+    const auto checked = check_pageable_access(**library, 0);  // CUDA_VISIBLE_DEVICES picks it.
+    if (!checked.ok()) {
+        fmt::print("{}: {}\n", checked.error().reason, checked.error().text);
+    }
+    return checked.ok() ? 0 : 1;
+}
+
 int run(int argc, char** argv) {
     CLI::App app{"Executes the CUDA calls of a guest process on this host's GPU"};
     int control_fd = -1;
     app.add_option("--control-fd", control_fd,
                    "Listening socket that gantryd connects to (inherited)");
+    std::string device_driver;
+    app.add_option("--check-device", device_driver,
+                   "Says whether the device of this CUDA driver may be served, and ends");
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -37,6 +56,9 @@ int run(int argc, char** argv) {
     if (!check_setting_names(environ, problem, sizeof(problem))) {
         fmt::print(stderr, "gantry-worker: {} [worker.settings]\n", problem);
         return 2;
+    }
+    if (!device_driver.empty()) {
+        return check_device(device_driver);
     }
     if (control_fd < 0) {
         fmt::print(stderr, "gantry-worker: gantryd starts this program, with --control-fd\n");

@@ -340,7 +340,9 @@ Result<void> Service::open_device(const control::DeviceChoice& device) {
         setenv("GANTRY_SOFT_PROFILE", device.driver_profile().c_str(), 1);
     }
     GANTRY_ASSIGN(library_, driver::DriverLibrary::load(device.driver_library()));
-    GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(device.device_ordinal())));
+    GANTRY_ASSIGN(device_, Device::open(*library_, static_cast<int>(device.device_ordinal()),
+                                        device.pageable_access() ? PageableAccess::kAllowed
+                                                                 : PageableAccess::kRefused));
     GANTRY_ASSIGN(const state::FingerprintBy by, fingerprints_by());
     if (!device_->has_context()) {
         log_line("the GPU has no room for a context: the program's first one tries again");

@@ -60,7 +60,34 @@ void lay_baseline(const DeviceBaseline& baseline, wire::DeviceFacts& facts) {
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int ordinal) {
+Result<void> check_pageable_access(const driver::DriverLibrary& library, int ordinal) {
+    const driver::DriverApi& api = library.api();
+    CUdevice device = 0;
+    if (api.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS) {
+        return {};  // Whoever opens it says what is wrong.
+    }
+    const auto has = [&](CUdevice_attribute attribute) {
+        int value = 0;
+        return api.cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+    };
+    const bool by_ats = has(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
+    if (!by_ats && !has(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)) {
+        return {};
+    }
+    return Error{
+        Code::kFailedPrecondition, "gpu.pageable_access",
+        fmt::format("kernels on device {} of {} reach all memory of the process that runs them, so "
+                    "a program could read and change its worker: {}; or, where one tenant alone "
+                    "uses this host, set worker.pageable_access = true",
+                    ordinal, library.path(),
+                    by_ats ? "the device uses the host's page tables (ATS), which cannot be "
+                             "switched off: use another GPU"
+                           : "switch HMM off, by a line `options nvidia_uvm uvm_disable_hmm=1` in "
+                             "/etc/modprobe.d/gantry.conf, and load nvidia_uvm anew")};
+}
+
+Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int ordinal,
+                                             PageableAccess pageable) {
     const driver::DriverApi& api = library.api();
     CUdevice handle = 0;
     if (ordinal < 0 || ordinal >= library.device_count()) {
@@ -71,6 +98,9 @@ Result<std::unique_ptr<Device>> Device::open(driver::DriverLibrary& library, int
     if (const CUresult result = api.cuDeviceGet(&handle, ordinal); result != CUDA_SUCCESS) {
         return driver::to_error(api, result, "device.open",
                                 fmt::format("cuDeviceGet({})", ordinal));
+    }
+    if (pageable == PageableAccess::kRefused) {
+        GANTRY_TRY(check_pageable_access(library, ordinal));
     }
     std::unique_ptr<Device> device(new Device(library, handle));
     const auto made = device->make_context();

@@ -63,10 +63,18 @@ struct MemorySum {
     return facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] >= 13;
 }
 
+/// What becomes of a device whose kernels reach all memory of the process that owns the context.
+enum class PageableAccess : bool { kRefused, kAllowed };
+
+/// By HMM or ATS a kernel's load or store of any address of this process works: a guest would have
+/// its worker. Reason `gpu.pageable_access`, with what to do. Makes no context.
+Result<void> check_pageable_access(const driver::DriverLibrary& library, int ordinal);
+
 class Device final : public GranuleMapper {
 public:
     /// Succeeds without a context where the card has no room for one.
-    static Result<std::unique_ptr<Device>> open(driver::DriverLibrary& library, int ordinal);
+    static Result<std::unique_ptr<Device>> open(driver::DriverLibrary& library, int ordinal,
+                                                PageableAccess pageable = PageableAccess::kRefused);
     ~Device() override;
 
     [[nodiscard]] const driver::DriverApi& api() const { return library_.api(); }

@@ -24,6 +24,7 @@
 #include "host-daemon/supervisor/api/operator_service.h"
 #include "host-daemon/supervisor/config/version.h"
 #include "host-daemon/supervisor/registry/registry.h"
+#include "host-daemon/supervisor/workers/worker_process.h"
 #include "proto/base/settings.h"
 #include "proto/base/standard_output.h"
 
@@ -201,7 +202,11 @@ int run(const Options& options) {
         return print(print_config(*config));
     }
     if (options.check_only) {
-        if (const auto found = check_host(*config); !found) {
+        auto found = check_host(*config);
+        if (found) {
+            found = check_worker_device(config->worker);
+        }
+        if (!found) {
             return fail({found.error().code, found.error().reason,
                          options.config_path + ": " + found.error().text});
         }

@@ -60,6 +60,8 @@ const ConfigKey kKeys[] = {
     {"worker", "seccomp", GANTRY_BOOL(worker.seccomp), "let workers filter their system calls"},
     {"worker", "private_tmp", GANTRY_BOOL(worker.private_tmp),
      "give workers an empty /tmp of their own (needs root)"},
+    {"worker", "pageable_access", GANTRY_BOOL(worker.pageable_access),
+     "serve also a GPU whose kernels reach all memory of a worker (HMM, ATS): one tenant only"},
     {"worker", "fixed_addresses", GANTRY_BOOL(worker.fixed_addresses),
      "start workers without address randomisation, for module globals at equal addresses"},
     {"worker", "files_max", GANTRY_INT(worker.files_max, 64, 1 << 20), "open files of a worker"},

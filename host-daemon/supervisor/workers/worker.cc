@@ -28,6 +28,7 @@ control::DeviceChoice device_choice(const Config& config) {
     device.set_driver_library(config.worker.driver);
     device.set_driver_profile(config.worker.profile);
     device.set_device_ordinal(0);  // It sees no other: WorkerProcess::start().
+    device.set_pageable_access(config.worker.pageable_access);
     return device;
 }
 

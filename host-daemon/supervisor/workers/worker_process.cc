@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/mount.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
@@ -15,6 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -166,7 +168,85 @@ Error spawn_error(const std::string& text, int error) {
 constexpr std::array kPassedVariables = {"PATH",         "LANG",          "GANTRY_FINGERPRINTS",
                                          "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
 
+/// What a worker gets of them.
+std::vector<std::string> variables_for(const WorkerConfig& config) {
+    std::vector<std::string> variables;
+    for (const char* variable : kPassedVariables) {
+        if (const char* value = ::getenv(variable)) {
+            variables.push_back(std::string(variable) + "=" + value);
+        }
+    }
+    // The others are not initialised then, and NVIDIA's driver gives every worker the same
+    // addresses, whichever device it has and how many the host has.
+    variables.push_back("CUDA_VISIBLE_DEVICES=" + std::to_string(config.device));
+    return variables;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+    std::vector<char*> pointers;
+    for (std::string& text : texts) {
+        pointers.push_back(text.data());
+    }
+    pointers.push_back(nullptr);
+    return pointers;
+}
+
+/// What comes out of a pipe until its end, or for so long.
+std::string read_all(int fd, std::chrono::seconds patience) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    constexpr std::size_t kBytesMax = 4096;
+    std::string text;
+    for (;;) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+            deadline - std::chrono::steady_clock::now());
+        pollfd entry{fd, POLLIN, 0};
+        std::array<char, 512> piece;
+        const int ready = ::poll(&entry, 1, std::max<int>(static_cast<int>(left.count()), 0));
+        const ssize_t got = ready > 0 ? ::read(fd, piece.data(), piece.size()) : 0;
+        if (got <= 0 || text.size() > kBytesMax) {
+            return text;
+        }
+        text.append(piece.data(), static_cast<std::size_t>(got));
+    }
+}
+
 }  // namespace
+
+Result<void> check_worker_device(const WorkerConfig& config) {
+    int out[2];
+    if (::pipe2(out, O_CLOEXEC) != 0) {
+        return spawn_error("pipe", errno);
+    }
+    const UniqueFd read_end{out[0]};
+    UniqueFd write_end{out[1]};
+    std::vector<std::string> arguments = {"gantry-worker", "--check-device=" + config.driver};
+    std::vector<std::string> variables = variables_for(config);
+    if (!config.profile.empty()) {
+        variables.push_back("GANTRY_SOFT_PROFILE=" + config.profile);
+    }
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDOUT_FILENO);
+    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    pid_t pid = -1;
+    const int failed = ::posix_spawn(&pid, config.executable.c_str(), &actions, nullptr,
+                                     pointers_to(arguments).data(), pointers_to(variables).data());
+    ::posix_spawn_file_actions_destroy(&actions);
+    write_end.reset();
+    if (failed != 0) {
+        return spawn_error(config.executable, failed);
+    }
+    std::string text = read_all(read_end.get(), std::chrono::seconds{config.start_timeout_s});
+    ::kill(pid, SIGKILL);  // Its answer is here, or will not come.
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    constexpr std::string_view kRefusal = "gpu.pageable_access: ";
+    if (!text.starts_with(kRefusal)) {
+        return {};
+    }
+    text.erase(text.find_last_not_of('\n') + 1);
+    return Error{Code::kFailedPrecondition, "gpu.pageable_access", text.substr(kRefusal.size())};
+}
 
 Result<WorkerProcess> WorkerProcess::start(const WorkerConfig& config,
                                            const std::string& control_path,
@@ -190,19 +270,8 @@ Result<WorkerProcess> WorkerProcess::start(const WorkerConfig& config,
     std::string fd_argument = "--control-fd=" + std::to_string(kChildControlFd);
     std::string name = "gantry-worker";
     plan.arguments = {name.data(), fd_argument.data(), nullptr};
-    std::vector<std::string> variables;
-    for (const char* variable : kPassedVariables) {
-        if (const char* value = ::getenv(variable)) {
-            variables.push_back(std::string(variable) + "=" + value);
-        }
-    }
-    // The others are not initialised then, and NVIDIA's driver gives every worker the same
-    // addresses, whichever device it has and how many the host has.
-    variables.push_back("CUDA_VISIBLE_DEVICES=" + std::to_string(config.device));
-    for (std::string& variable : variables) {
-        plan.environment.push_back(variable.data());
-    }
-    plan.environment.push_back(nullptr);
+    std::vector<std::string> variables = variables_for(config);
+    plan.environment = pointers_to(variables);
     plan.executable = config.executable.c_str();
     plan.control_fd = listener.fd();
     plan.log_fd = log.get();

@@ -4,9 +4,9 @@
 // socket bound in the run directory), and is found again by its record. A process id is only ever
 // signalled through a pidfd whose start time was compared with the record, so that a reused id is
 // never hit. In the sandbox, from gantryd's side: unprivileged user without groups, no_new_privs,
-// resource limits, a private /tmp, no inherited descriptors but the control socket; from the
-// worker's own side: its seccomp filter (Start.sandbox). Failure: a Result error naming the step
-// that failed. Threads: any. Cost: one fork, about a millisecond.
+// resource limits, a private /tmp, no inherited descriptors but the
+// control socket; from the worker's own side: its seccomp filter (Start.sandbox). Failure: a Result
+// error naming the step that failed. Threads: any. Cost: one fork, about a millisecond.
 #pragma once
 
 #include <sys/types.h>
@@ -30,6 +30,10 @@ struct ProcessRecord {
     std::uint64_t start_time_ticks = 0;  ///< /proc/PID/stat field 22: tells a reused pid apart.
     std::string control_path;
 };
+
+/// Asks worker.executable whether its device may be served (gpu.pageable_access), without a
+/// context. A driver that cannot be loaded, or no such device, is no error here.
+Result<void> check_worker_device(const WorkerConfig& config);
 
 class WorkerProcess {
 public:
