@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <system_error>
 
 #include "proto/base/packet.h"
 #include "proto/wire/wait.h"
@@ -18,6 +19,8 @@ using std::chrono::milliseconds;
 /// How long the worker of a held session may be gone before gantryd has said that it died.
 constexpr milliseconds kDeathNotice{1000};
 constexpr milliseconds kHeldPause{1};
+/// From the link's hello to the guest's first frame, however often the link is cut meanwhile.
+constexpr milliseconds kAskPatience{10'000};
 
 /// What stands for an answer that gantryd did not give.
 void refuse(const Settings& settings, wire::AttachReply* reply) {
@@ -26,6 +29,15 @@ void refuse(const Settings& settings, wire::AttachReply* reply) {
     reply->cuda_error = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
     std::snprintf(reply->text, sizeof reply->text, "gantry-relay cannot reach gantryd at %s: %s",
                   settings.daemon.c_str(), std::strerror(error));
+}
+
+void refuse_keyless(wire::AttachReply* reply) {
+    reply->cuda_error = 800;  // CUDA_ERROR_NOT_PERMITTED
+    std::snprintf(reply->text, sizeof reply->text, "%s",
+                  "this host's gantry-relay serves VMs that prove their key: give gantry-guest "
+                  "--vm and --key, or, where one tenant alone uses the host, gantry-relay "
+                  "--allow-keyless [guest.keyless]");
+    std::fprintf(stderr, "gantry-relay: a guest without a key was refused [guest.keyless]\n");
 }
 
 }  // namespace
@@ -56,9 +68,11 @@ wire::ResumeVerdict ask_for(const Settings& settings, const SessionKey& key, Mov
                : guest->reply.verdict;
 }
 
-Session::Session(const Settings& settings, const SessionKey& key)
+Session::Session(const Settings& settings, const SessionKey& key, Room room)
     : settings_(settings),
       key_(key),
+      is_new_(room != nullptr),
+      room_(std::move(room)),
       link_([this](std::span<const std::byte> bytes) { receive(bytes); },
             [this] { over_.store(true); }, settings.give_up_ms) {
     link_.set_ackable([this] { return ackable(); });
@@ -81,6 +95,11 @@ bool Session::over() const {
                                                  milliseconds(settings_.give_up_ms));
 }
 
+bool Session::late() const {
+    return is_new_ && !has_asked_.load() &&
+           std::chrono::steady_clock::now() - begun_at_ > kAskPatience;
+}
+
 /// In this order: see words.h.
 std::optional<std::uint64_t> Session::ackable() const {
     wire::MirrorWords* words = words_.load();
@@ -100,10 +119,12 @@ void Session::receive(std::span<const std::byte> bytes) {
         if (!opening_.add(bytes)) {
             return;
         }
+        has_asked_.store(true);
         if (!attach()) {
             over_.store(true);
             return;
         }
+        room_.reset();
         bytes = opening_.rest();
     }
     if (!mirror_->receive(bytes)) {
@@ -118,8 +139,14 @@ bool Session::attach() {
         return false;
     }
     wire::GuestAttached attached;
-    const bool mapped = guest.vm.names_vm() ? attach_vm(guest, &attached)
-                                            : attach_program(guest.request, &attached);
+    bool mapped = false;
+    if (guest.vm.names_vm()) {
+        mapped = attach_vm(guest, &attached);
+    } else if (settings_.allow_keyless) {
+        mapped = attach_program(guest.request, &attached);
+    } else {
+        refuse_keyless(&attached.reply);
+    }
     if (mapped) {
         mirror_.emplace(channel_, opening_.kBytes,
                         [this](std::span<const std::byte> out) { return link_.send(out); });
@@ -132,8 +159,7 @@ bool Session::attach() {
     if (!wire::send_opening(link_, wire::FrameKind::kAttached, attached) || !mapped) {
         return false;
     }
-    start_pump();
-    return true;
+    return start_pump();
 }
 
 bool Session::attach_program(const wire::AttachRequest& request, wire::GuestAttached* attached) {
@@ -203,12 +229,16 @@ bool Session::take_over(MovedGuest& guest) {
     if (!wire::send_opening(link_, wire::FrameKind::kAttached, attached)) {
         return false;
     }
-    start_pump();
-    return true;
+    return start_pump();
 }
 
-void Session::start_pump() {
-    pump_ = std::jthread([this] { pump(); });
+bool Session::start_pump() {
+    try {
+        pump_ = std::jthread([this] { pump(); });
+    } catch (const std::system_error& error) {
+        std::fprintf(stderr, "gantry-relay: no thread for a session: %s\n", error.what());
+    }
+    return pump_.joinable();
 }
 
 bool Session::is_in(wire::WorkerState state) const {

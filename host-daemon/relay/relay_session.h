@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "host-daemon/relay/admission.h"
 #include "proto/control/unique_fd.h"
 #include "proto/wire/mirror/endpoint.h"
 
@@ -21,6 +22,8 @@ struct Settings {
     std::string listen;
     std::string daemon = wire::kDefaultGuestSocket;
     std::uint64_t give_up_ms = 60'000;
+    /// Serves also programs that prove no VM's key, as programs of this host.
+    bool allow_keyless = false;
 };
 
 using SessionKey = std::pair<std::uint64_t, std::uint64_t>;
@@ -37,7 +40,8 @@ wire::ResumeVerdict ask_for(const Settings& settings, const SessionKey& key, Mov
 
 class Session {
 public:
-    Session(const Settings& settings, const SessionKey& key);
+    /// `room`: of a new session, held until gantryd has given it a region.
+    Session(const Settings& settings, const SessionKey& key, Room room = nullptr);
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
@@ -48,6 +52,8 @@ public:
         link_.adopt(fd, theirs, mine);
     }
     [[nodiscard]] bool over() const;
+    /// Its guest has not even asked for a region, for longer than that may take.
+    [[nodiscard]] bool late() const;
     /// Its worker has given it away: this is only the memory of it.
     [[nodiscard]] bool moved() const { return moved_.load(); }
     /// Its worker is frozen: whether the guest is to be served here, gantryd knows.
@@ -62,7 +68,7 @@ private:
     bool attach_vm(const wire::GuestAttach& guest, wire::GuestAttached* attached);
     void leave_channel();
     [[nodiscard]] std::optional<std::uint64_t> ackable() const;
-    void start_pump();
+    bool start_pump();
     void pump();
     [[nodiscard]] bool is_in(wire::WorkerState state) const;
     [[nodiscard]] bool was_given_away();
@@ -75,6 +81,10 @@ private:
     std::optional<wire::HostMirror> mirror_;
     int worker_ = -1;  ///< None for a VM: gantryd looks at the channel's claim instead.
     std::atomic<wire::MirrorWords*> words_{nullptr};  ///< Once the region is mapped.
+    const bool is_new_;
+    Room room_;  ///< The link's thread's, once there is one.
+    std::atomic<bool> has_asked_{false};
+    const std::chrono::steady_clock::time_point begun_at_ = std::chrono::steady_clock::now();
     std::atomic<bool> over_{false};
     std::atomic<bool> moved_{false};
     std::chrono::steady_clock::time_point moved_at_;  ///< Before moved_ is set.

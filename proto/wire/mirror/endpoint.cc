@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "proto/base/packet.h"
 #include "proto/base/standard_output.h"
@@ -148,6 +150,10 @@ std::string read_options(int argc, char** argv, std::initializer_list<EndpointOp
         if (found == nullptr) {
             return std::string("unknown option '") + argv[i] + "'; known are " + known;
         }
+        if (found->flag != nullptr) {
+            *found->flag = true;
+            continue;
+        }
         if (++i == argc) {
             return std::string("--") + found->name + " needs a value";
         }
@@ -186,12 +192,29 @@ int refuse_arguments(const char* program, const std::string& problem) {
     return 2;
 }
 
+void raise_descriptor_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        ::setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 void accept_forever(const char* program, int listener, const std::function<void(int)>& serve) {
     ::signal(SIGPIPE, SIG_IGN);
+    constexpr timespec kPause{0, 50'000'000};
+    bool is_short = false;
     for (;;) {
         const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd >= 0) {
+            is_short = false;
             serve(fd);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            if (!std::exchange(is_short, true)) {
+                std::fprintf(stderr, "%s: accept: %s; connections have to wait\n", program,
+                             std::strerror(errno));
+            }
+            ::nanosleep(&kPause, nullptr);
         } else if (errno != EINTR && errno != ECONNABORTED) {
             std::fprintf(stderr, "%s: accept: %s\n", program, std::strerror(errno));
             return;

@@ -32,11 +32,13 @@ bool receive_packet(int fd, void* data, std::size_t bytes, int* passed);
 /// True once the other end of a socket is gone (or data that must not come has come).
 bool hung_up(int fd);
 
-/// An option `--name VALUE` and where its value goes: a text, or a number of milliseconds above 0.
+/// An option `--name VALUE` and where its value goes: a text, or a number of milliseconds above 0;
+/// or `--name` alone, which is noted.
 struct EndpointOption {
     const char* name;
     std::string* text = nullptr;
     std::uint64_t* ms = nullptr;
+    bool* flag = nullptr;
 };
 
 /// Reads a command line. Empty when it is right, else what is wrong and with which argument.
@@ -48,8 +50,12 @@ bool asks_for_help(int argc, char** argv);
 int print_help(const char* program, const std::string& help);
 int refuse_arguments(const char* program, const std::string& problem);
 
-/// Hands every connection of `listener` to `serve`, for good; SIGPIPE is ignored from now on.
-/// Returns when accept() fails beyond repair, having said so on stderr under `program`'s name.
+/// Lets this process have as many descriptors as it may.
+void raise_descriptor_limit();
+
+/// Hands every connection of `listener` to `serve`, for good; SIGPIPE is ignored from now on. Where
+/// the system lacks descriptors or memory for one, it is tried again after a pause. Returns when
+/// accept() fails beyond repair, having said so on stderr under `program`'s name.
 void accept_forever(const char* program, int listener, const std::function<void(int)>& serve);
 
 /// Sends the frame that opens a stream: kAttach with its request, or kAttached with its reply.

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <system_error>
+#include <utility>
 
 namespace gantry::wire {
 
@@ -104,8 +106,14 @@ void ResumableLink::adopt(int fd, const LinkHello& theirs, LinkHello mine) {
     pending_fd_ = fd;
     next_ = from;
     changed_.notify_all();
-    if (!thread_.joinable()) {
+    if (thread_.joinable()) {
+        return;
+    }
+    try {
         thread_ = std::jthread([this] { serve_loop(); });
+    } catch (const std::system_error&) {  // The dialler is told that there is no such session.
+        closed_.store(true);
+        ::close(std::exchange(pending_fd_, -1));
     }
 }
 
@@ -270,7 +278,12 @@ bool ResumableLink::run_connection(int fd) {
     std::atomic<bool> stop{false};
     bool peer_closed = false;
     {
-        std::jthread writer([this, fd, &stop] { write_packets(fd, stop); });
+        std::jthread writer;
+        try {
+            writer = std::jthread([this, fd, &stop] { write_packets(fd, stop); });
+        } catch (const std::system_error&) {
+            ::shutdown(fd, SHUT_RDWR);  // As if it had broken: there may be a thread for the next.
+        }
         peer_closed = read_packets(fd);
         const MutexLock lock(mutex_);
         stop.store(true);
