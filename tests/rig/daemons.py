@@ -105,7 +105,8 @@ class Daemon:
             "vm": 'libvirt_uri = ""\n',
             "worker": f'executable = "{worker or build / "bin/gantry-worker"}"\n'
                       f'driver = "{driver or build / "lib/libcuda-soft.so.1"}"\n'
-                      'user = ""\nprivate_tmp = false\n' + chosen_device(driver)}
+                      'user = ""\nprivate_tmp = false\nprivate_network = false\n' +
+                      chosen_device(driver)}
         if port is not None:
             sections["peer"] = (f'listen = "127.0.0.1:{port}"\nauthority = "{folder}/ca.pem"\n'
                                 f'certificate = "{folder}/host.pem"\nkey = "{folder}/host.key"\n'

@@ -52,6 +52,7 @@ struct WorkerConfig {
     std::string user = "gantry-worker";  // empty: gantryd's own user (unprivileged gantryd, tests)
     bool seccomp = true;
     bool private_tmp = true;
+    bool private_network = true;
     bool pageable_access = false;  // also a GPU whose kernels reach all memory of a worker
     bool fixed_addresses = true;  // exec with address randomisation off
     std::int64_t files_max = 4096;

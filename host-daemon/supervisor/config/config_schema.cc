@@ -60,6 +60,8 @@ const ConfigKey kKeys[] = {
     {"worker", "seccomp", GANTRY_BOOL(worker.seccomp), "let workers filter their system calls"},
     {"worker", "private_tmp", GANTRY_BOOL(worker.private_tmp),
      "give workers an empty /tmp of their own (needs root)"},
+    {"worker", "private_network", GANTRY_BOOL(worker.private_network),
+     "give workers network and IPC namespaces of their own, with nothing in them (needs root)"},
     {"worker", "pageable_access", GANTRY_BOOL(worker.pageable_access),
      "serve also a GPU whose kernels reach all memory of a worker (HMM, ATS): one tenant only"},
     {"worker", "fixed_addresses", GANTRY_BOOL(worker.fixed_addresses),

@@ -40,15 +40,17 @@ struct ChildFailure {
 enum ChildStep : int {
     kStepDescriptors = 1,
     kStepPrivateTmp,
+    kStepNamespaces,
     kStepLimits,
     kStepUser,
     kStepPrivileges,
     kStepExec,
 };
-constexpr std::array<const char*, 7> kStepNames = {
+constexpr std::array<const char*, 8> kStepNames = {
     "",
     "passing descriptors",
     "mounting a private /tmp (set worker.private_tmp = false where gantryd is not root)",
+    "giving it a network of its own (set worker.private_network = false where gantryd may not)",
     "setting resource limits",
     "changing to worker.user",
     "setting no_new_privs",
@@ -64,6 +66,7 @@ struct Plan {
     int log_fd;
     int failure_fd;
     bool private_tmp;
+    bool private_network;
     bool change_user;
     bool fixed_addresses;
     uid_t uid;
@@ -71,6 +74,10 @@ struct Plan {
     rlim_t files_max;
     rlim_t data_bytes_max;
 };
+
+/// Of all workers together, which have one user: 65 lanes and some of the driver's each. So that
+/// none takes all that the host can have.
+constexpr rlim_t kThreadsMax = 32768;
 
 constexpr int kChildControlFd = 3;
 constexpr int kChildFailureFd = 4;
@@ -100,7 +107,12 @@ int run_child_steps(const Plan& plan) {
                                      "mode=1777,size=16m") != 0)) {
         return kStepPrivateTmp;
     }
+    if (plan.private_network && ::unshare(CLONE_NEWNET | CLONE_NEWIPC) != 0) {
+        return kStepNamespaces;
+    }
+    // Processes count by user: of one that gantryd has for itself, there may be any number.
     if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_NOFILE, plan.files_max) ||
+        (plan.change_user && !set_limit(RLIMIT_NPROC, kThreadsMax)) ||
         (plan.data_bytes_max != 0 && !set_limit(RLIMIT_DATA, plan.data_bytes_max))) {
         return kStepLimits;
     }
@@ -277,6 +289,7 @@ Result<WorkerProcess> WorkerProcess::start(const WorkerConfig& config,
     plan.log_fd = log.get();
     plan.failure_fd = failure_write.get();
     plan.private_tmp = config.private_tmp && ::geteuid() == 0;
+    plan.private_network = config.private_network && ::geteuid() == 0;
     plan.fixed_addresses = config.fixed_addresses;
     plan.files_max = static_cast<rlim_t>(config.files_max);
     plan.data_bytes_max = static_cast<rlim_t>(config.memory_limit_mib) << 20;

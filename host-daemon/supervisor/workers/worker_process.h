@@ -4,7 +4,7 @@
 // socket bound in the run directory), and is found again by its record. A process id is only ever
 // signalled through a pidfd whose start time was compared with the record, so that a reused id is
 // never hit. In the sandbox, from gantryd's side: unprivileged user without groups, no_new_privs,
-// resource limits, a private /tmp, no inherited descriptors but the
+// resource limits, a private /tmp, a network without interfaces, no inherited descriptors but the
 // control socket; from the worker's own side: its seccomp filter (Start.sandbox). Failure: a Result
 // error naming the step that failed. Threads: any. Cost: one fork, about a millisecond.
 #pragma once

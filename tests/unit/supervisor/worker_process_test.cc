@@ -19,18 +19,18 @@ protected:
     WorkerProcessTest() {
         char pattern[] = "/tmp/gantry-process-XXXXXX";
         folder_ = mkdtemp(pattern);
+        config_.executable = folder_ + "/worker";
+        config_.user.clear();
+        config_.private_tmp = false;
+        config_.private_network = false;
     }
     ~WorkerProcessTest() override { std::filesystem::remove_all(folder_); }
 
     /// How a program of these shell commands ended.
     std::string end_of(const std::string& commands) {
-        WorkerConfig config;
-        config.executable = folder_ + "/worker";
-        config.user.clear();
-        config.private_tmp = false;
-        std::ofstream(config.executable) << "#!/bin/sh\n" << commands << "\n";
-        chmod(config.executable.c_str(), 0700);
-        auto process = WorkerProcess::start(config, folder_ + "/worker.sock", log());
+        std::ofstream(config_.executable) << "#!/bin/sh\n" << commands << "\n";
+        chmod(config_.executable.c_str(), 0755);
+        auto process = WorkerProcess::start(config_, folder_ + "/worker.sock", log());
         EXPECT_TRUE(process.ok()) << process.error().to_string();
         const auto how = process->wait(std::chrono::seconds{20});
         EXPECT_TRUE(how.has_value());
@@ -40,6 +40,7 @@ protected:
     [[nodiscard]] std::string log() const { return folder_ + "/worker.log"; }
 
     std::string folder_;
+    WorkerConfig config_;
 };
 
 TEST_F(WorkerProcessTest, AnEndIsNamedAndSaysWhereToLook) {
@@ -59,6 +60,22 @@ TEST_F(WorkerProcessTest, TheLastLineOfItsLogIsQuotedSafely) {
     EXPECT_EQ(control::last_line_of(log()), "last [31mwords");
     std::ofstream(log()) << std::string(10'000, 'x');
     EXPECT_EQ(control::last_line_of(log()), std::string(300, 'x'));
+}
+
+TEST_F(WorkerProcessTest, ItHasNoNetworkAndNoProcessesWithoutEnd) {
+    if (geteuid() != 0) {
+        GTEST_SKIP() << "needs root, as gantryd does for it";
+    }
+    chmod(folder_.c_str(), 0755);
+    config_.private_network = true;
+    config_.user = "nobody";
+    // Two lines of heads, then one for each interface.
+    EXPECT_EQ(end_of("test $(wc -l </proc/net/dev) = 3 && test $(ulimit -u) -le 32768"),
+              "exit status 0");
+    char own[64] = {};
+    ASSERT_GT(readlink("/proc/self/ns/ipc", own, sizeof(own) - 1), 0);
+    EXPECT_EQ(end_of(std::string("test $(readlink /proc/self/ns/ipc) != '") + own + "'"),
+              "exit status 0");
 }
 
 }  // namespace
