@@ -7,6 +7,7 @@
 // report by their own means and do not throw. Cost: a mutex and a wake-up per post.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -30,6 +31,9 @@ public:
     bool post(std::function<void()> function);
     /// When on_timer is due; only from the executor's own thread.
     void set_timer(std::optional<Clock::time_point> due) { due_ = due; }
+    /// The same for one of several that share the timer: it is due at the earliest that was asked
+    /// for since it last was.
+    void set_timer_by(Clock::time_point due) { due_ = due_ ? std::min(*due_, due) : due; }
     /// Nothing begins from now on. Does not wait.
     void close();
     void stop();

@@ -83,6 +83,7 @@ Result<void> Registry::start() {
                                                        return give_guest(request);
                                                    }));
     hypervisor_.listen([this](const libvirt::DomainEvent& event) { vms_.on_event(event); });
+    housekeeping_.post([this] { vms_.compare_when_due(); });
     stock_.fill();
     return {};
 }
@@ -297,6 +298,9 @@ SourceHooks Registry::source_hooks(const std::shared_ptr<Session>& session) {
     hooks.finished = [this, id](engine::Outcome outcome, const Error& error) {
         if (!sessions_.end_attempt(id, error)) {
             status_.note_ended(sessions_.find(id), outcome, error);
+        }
+        if (outcome != engine::Outcome::kMoved) {
+            vms_.close_if_ended(id);  // the move may have failed by the VM's own end
         }
     };
     hooks.given_up = [this, id] {

@@ -185,6 +185,7 @@ private:
     std::vector<std::future<void>> errands_;  ///< housekeeping_.
     SerialExecutor housekeeping_{[this] {
         vms_.retry_stranded();
+        vms_.compare_when_due();
         look_after_guests();
     }};
     VmEvents vms_;

@@ -153,9 +153,9 @@ void Registry::look_after_guests() {
     for (const std::shared_ptr<Session>& session : ended) {
         close_session(session, wire::WorkerState::kNone);
     }
-    if (is_awaited && !vms_.has_stranded()) {  // else the timer is set
+    if (is_awaited) {
         constexpr std::chrono::seconds kAgain{5};
-        housekeeping_.set_timer(SerialExecutor::Clock::now() + kAgain);
+        housekeeping_.set_timer_by(SerialExecutor::Clock::now() + kAgain);
     }
 }
 

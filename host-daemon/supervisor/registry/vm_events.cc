@@ -12,6 +12,9 @@ using libvirt::EventKind;
 
 namespace {
 
+constexpr std::chrono::minutes kComparisonInterval{1};
+/// A move that is being rolled back takes moments.
+constexpr std::chrono::seconds kLookAgain{1};
 /// A puller sends a heartbeat every two seconds.
 constexpr std::chrono::seconds kPullerSilenceMax{15};
 
@@ -69,6 +72,9 @@ void VmEvents::on_event(const libvirt::DomainEvent& event) {
     if (event.kind == EventKind::kConnected || event.kind == EventKind::kDisconnected ||
         event.kind == EventKind::kStateReadEnd) {
         spdlog::info("libvirt: {} {}", to_string(event.kind), event.text);
+        if (event.kind == EventKind::kStateReadEnd) {
+            housekeeping_.post([this] { compare(); });
+        }
         return;
     }
     spdlog::debug("libvirt: {} {} ({})", event.name, to_string(event.kind), event.uuid);
@@ -152,7 +158,7 @@ void VmEvents::on_taken_up(const libvirt::DomainInfo& domain,
         spdlog::warn("VM {} is here and its session is not: {}; its GPU calls wait", domain.name,
                      arrival.error().to_string());
         stranded_.insert(domain.uuid);
-        housekeeping_.set_timer(SerialExecutor::Clock::now() + kAgain);
+        housekeeping_.set_timer_by(SerialExecutor::Clock::now() + kAgain);
         return;
     }
     spdlog::info("VM {} is here and its session is not: asking {} for it", domain.name,
@@ -203,10 +209,68 @@ void VmEvents::feed_source(const std::string& id, const libvirt::DomainEvent& ev
         return;
     }
     here.driver->feed(std::move(*told));
-    const SourceStatus status = here.driver->status();
-    if (has_ended && status.serves && !status.migration) {
-        housekeeping_.post([this, session = here.session] { hooks_.close(session); });
+    if (!has_ended) {
+        return;
     }
+    const SourceStatus status = here.driver->status();
+    if (status.serves && !status.migration) {
+        housekeeping_.post([this, session = here.session] { hooks_.close(session); });
+    } else {
+        // The machine decides first what becomes of the move, on its own executor.
+        close_if_ended(id);
+    }
+}
+
+void VmEvents::close_if_ended(const std::string& id) {
+    const auto session = sessions_.find(id).session;
+    if (!session || session->info().kind != SessionKind::kVm) {
+        return;
+    }
+    hypervisor_.query(id, [this, session](engine::DomainReport report) {
+        if (report.domain == engine::DomainState::kAbsent) {
+            housekeeping_.post([this, session] { on_absent(session); });
+        }
+    });
+}
+
+/// On housekeeping_ only.
+void VmEvents::on_absent(const std::shared_ptr<Session>& session) {
+    const std::string& id = session->info().id;
+    const SessionTable::Here here = sessions_.find(id);
+    // While the VM arrives, what libvirt says is the target machine's.
+    if (here.session != session || sessions_.arrival(id)) {
+        return;
+    }
+    const SourceStatus status = here.driver->status();
+    if (status.serves && !status.migration) {
+        spdlog::info("session {}: its VM does not run here any more", id);
+        hooks_.close(session);
+    } else if (status.state != engine::SourceState::kGranted &&
+               status.state != engine::SourceState::kReleased) {
+        to_look_at_.insert(id);  // its guest may yet be at the target
+        housekeeping_.set_timer_by(SerialExecutor::Clock::now() + kLookAgain);
+    }
+}
+
+/// On housekeeping_ only.
+void VmEvents::compare() {
+    next_comparison_ = SerialExecutor::Clock::now() + kComparisonInterval;
+    to_look_at_.clear();
+    for (const SessionTable::Here& here : sessions_.all().here) {
+        close_if_ended(here.id);
+    }
+}
+
+/// On housekeeping_ only.
+void VmEvents::compare_when_due() {
+    const auto now = SerialExecutor::Clock::now();
+    if (now >= next_comparison_) {
+        compare();
+    }
+    for (const std::string& id : std::exchange(to_look_at_, {})) {
+        close_if_ended(id);
+    }
+    housekeeping_.set_timer_by(next_comparison_);
 }
 
 void VmEvents::feed_target(const std::string& id, const libvirt::DomainEvent& event) {

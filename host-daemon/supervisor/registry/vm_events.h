@@ -4,8 +4,12 @@
 // way. A VM that is here without its session, since this gantryd was away when it came, has it
 // fetched from the gantryd that the stamp in its XML names.
 //
-// Threads: on_event() on libvirt's thread; query(), stamp_owner(), feed_target() from any; the
-// rest, and the hooks but `run_aside`'s errands, on `housekeeping` only. No lock of its own.
+// A session whose VM has ended is closed at libvirt's word, whichever way it comes: by the event,
+// or, where a move or a lost connection came between, by asking (close_if_ended(), compare()).
+//
+// Threads: on_event() on libvirt's thread; query(), stamp_owner(), feed_target() and
+// close_if_ended() from any; the rest, and the hooks but `run_aside`'s errands, on `housekeeping`
+// only. No lock of its own.
 #pragma once
 
 #include <functional>
@@ -45,13 +49,19 @@ public:
     /// If libvirt still has the VM, and it is another gantryd's, its session is asked for.
     void find_session(const std::string& id);
     void retry_stranded();
-    /// Some VM is here without its session; the executor's timer is set.
-    [[nodiscard]] bool has_stranded() const { return !stranded_.empty(); }
+    /// Closes the session when libvirt says that its VM does not run here (any more), and nothing
+    /// of a move stands against it. A move from here has just ended, or the VM has in mid-move.
+    void close_if_ended(const std::string& id);
+    /// The same for every VM's session, once a minute and after each connection to libvirt: what
+    /// happened meanwhile has no event.
+    void compare_when_due();
 
 private:
     void on_domain_here(const libvirt::DomainEvent& event, bool is_fresh);
     void on_guest_came(const std::string& id);
     void feed_source(const std::string& id, const libvirt::DomainEvent& event);
+    void compare();
+    void on_absent(const std::shared_ptr<Session>& session);
     engine::DomainReport local_report(const std::string& id);
     [[nodiscard]] std::string own_address() const;
     void take_up_guest(const libvirt::DomainInfo& domain);
@@ -64,7 +74,10 @@ private:
     EndingSessions& ending_;
     SerialExecutor& housekeeping_;
     const VmHooks hooks_;
-    std::set<std::string> stranded_;  ///< VMs that are here without their session; housekeeping.
+    // housekeeping
+    std::set<std::string> stranded_;    ///< VMs that are here without their session.
+    std::set<std::string> to_look_at_;  ///< Their VM had ended, and their move had not.
+    SerialExecutor::Clock::time_point next_comparison_{};
 };
 
 }  // namespace gantry::supervisor
