@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "migration/libvirt/errors.h"
+#include "proto/base/unless_exhausted.h"
 
 namespace gantry::libvirt {
 
@@ -101,22 +102,24 @@ Result<JobStats> job_stats(virDomain* domain) {
 Result<void> start_event_loop() {
     static std::once_flag once;
     static bool registered = false;
-    std::call_once(once, [] {
-        silence_libvirt();
-        registered = virInitialize() == 0 && virEventRegisterDefaultImpl() == 0;
-        if (!registered) {
-            return;
-        }
-        std::thread([] {
-            pthread_setname_np(pthread_self(), "libvirt-loop");
-            sigset_t all;
-            sigfillset(&all);
-            pthread_sigmask(SIG_BLOCK, &all, nullptr);
-            for (;;) {
-                virEventRunDefaultImpl();
+    GANTRY_TRY(unless_exhausted([] {
+        std::call_once(once, [] {
+            silence_libvirt();
+            registered = virInitialize() == 0 && virEventRegisterDefaultImpl() == 0;
+            if (!registered) {
+                return;
             }
-        }).detach();
-    });
+            std::thread([] {
+                pthread_setname_np(pthread_self(), "libvirt-loop");
+                sigset_t all;
+                sigfillset(&all);
+                pthread_sigmask(SIG_BLOCK, &all, nullptr);
+                for (;;) {
+                    virEventRunDefaultImpl();
+                }
+            }).detach();
+        });
+    }));
     if (!registered) {
         return Error{Code::kInternal, "libvirt.event_loop", "libvirt's event loop cannot start"};
     }

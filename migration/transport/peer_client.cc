@@ -13,6 +13,7 @@
 #include "migration/transport/status_map.h"
 #include "migration/transport/stream_pump.h"
 #include "proto/base/mutex.h"
+#include "proto/base/unless_exhausted.h"
 #include "proto/control/gantryd.grpc.pb.h"
 
 namespace gantry::transport {
@@ -180,8 +181,11 @@ public:
             first.set_session_id(session_id_);
             first.set_stream_index(static_cast<std::uint32_t>(i));
             first.set_stream_count(static_cast<std::uint32_t>(stream_count));
-            bulk_.push_back(
-                std::make_unique<BulkReader>(address_, tls_, std::move(first), handlers_));
+            // With fewer, where the system makes no more threads.
+            (void)unless_exhausted([&] {
+                bulk_.push_back(
+                    std::make_unique<BulkReader>(address_, tls_, std::move(first), handlers_));
+            });
         }
     }
 
@@ -207,12 +211,21 @@ private:
         }
         const auto stub = control::Peer::NewStub(channel_);
         const auto stream = stub->Move(&context);  // Waits for the peer, if that is silent.
-        Pump pump(stream.get());
+        const auto pump = unless_exhausted([&] { return std::make_unique<Pump>(stream.get()); });
+        if (!pump) {  // another try follows
+            {
+                const MutexLock lock(mutex_);
+                context_ = nullptr;
+            }
+            context.TryCancel();
+            (void)stream->Finish();
+            return false;
+        }
         {
             const MutexLock lock(mutex_);
-            pump_ = &pump;
+            pump_ = pump->get();
             for (control::EngineMessage& message : early_) {
-                pump.send(std::move(message));
+                pump_->send(std::move(message));
             }
             early_.clear();
         }
@@ -232,7 +245,7 @@ private:
             stream_ended_.notify_all();
         }
         context.TryCancel();
-        pump.stop();
+        (*pump)->stop();
         (void)stream->Finish();
         return got_message;
     }

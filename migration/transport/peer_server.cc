@@ -10,6 +10,7 @@
 #include "migration/transport/message_map.h"
 #include "migration/transport/status_map.h"
 #include "migration/transport/stream_pump.h"
+#include "proto/base/unless_exhausted.h"
 #include "proto/control/gantryd.grpc.pb.h"
 
 namespace gantry::transport {
@@ -115,13 +116,19 @@ public:
                 {Code::kNotFound, "stream.unknown", "no such migration is under way here"});
         }
         const std::uint64_t id = queue->open_stream();
-        std::thread reader([&] {
-            control::BulkUp up;
-            while (stream->Read(&up)) {
-                queue->acknowledge(up.acknowledged_round(), up.acknowledged_batch());
-            }
-            queue->lose_stream(id);
+        auto reader = unless_exhausted([&] {
+            return std::thread([&] {
+                control::BulkUp up;
+                while (stream->Read(&up)) {
+                    queue->acknowledge(up.acknowledged_round(), up.acknowledged_batch());
+                }
+                queue->lose_stream(id);
+            });
         });
+        if (!reader) {
+            queue->lose_stream(id);
+            return to_status(reader.error());
+        }
         while (const auto batch = queue->pop(id)) {
             if (!stream->Write(*batch)) {
                 break;
@@ -129,7 +136,7 @@ public:
         }
         queue->lose_stream(id);
         context->TryCancel();  // ends the reader, which may wait for a peer that has gone silent
-        reader.join();
+        reader->join();
         return grpc::Status::OK;
     }
 

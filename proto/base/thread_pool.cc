@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "proto/base/unless_exhausted.h"
+
 namespace gantry {
 namespace {
 
@@ -31,9 +33,12 @@ void ThreadPool::run(std::size_t count, const std::function<void(std::size_t)>& 
         }
         return;
     }
-    while (helpers_.size() + 1 < threads_) {
-        helpers_.emplace_back([this] { help(); });
-    }
+    // With fewer, where the system makes no more: the caller takes pieces as well.
+    (void)unless_exhausted([this] {
+        while (helpers_.size() + 1 < threads_) {
+            helpers_.emplace_back([this] { help(); });
+        }
+    });
     {
         const MutexLock lock(mutex_);
         piece_ = &piece;

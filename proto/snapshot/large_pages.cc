@@ -11,6 +11,8 @@
 #include <memory>
 #include <span>
 
+#include "proto/base/unless_exhausted.h"
+
 namespace gantry::snapshot {
 namespace {
 
@@ -104,15 +106,18 @@ PagesAhead::PagesAhead(void* at, std::uint64_t bytes) {
     const auto [first, whole] = large_pages_in(static_cast<std::byte*>(at), bytes);
     // All threads first: whoever makes pages keeps others from mapping a stack.
     const auto begin = std::make_shared<std::latch>(1);
-    for (std::uint64_t done = 0; done < whole; done += kThreadBytes) {
-        const std::span<std::byte> part(first + done, std::min(kThreadBytes, whole - done));
-        threads_.emplace_back([begin, part] {
-            begin->wait();
-            for (std::size_t page = 0; page < part.size(); page += kLargePageBytes) {
-                populate(&part[page], kLargePageBytes);
-            }
-        });
-    }
+    // Where the system makes no more threads, the rest is made by whoever writes there.
+    (void)unless_exhausted([&, from = first, count = whole] {
+        for (std::uint64_t done = 0; done < count; done += kThreadBytes) {
+            const std::span<std::byte> part(from + done, std::min(kThreadBytes, count - done));
+            threads_.emplace_back([begin, part] {
+                begin->wait();
+                for (std::size_t page = 0; page < part.size(); page += kLargePageBytes) {
+                    populate(&part[page], kLargePageBytes);
+                }
+            });
+        }
+    });
     begin->count_down();
 }
 

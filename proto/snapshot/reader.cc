@@ -253,11 +253,14 @@ private:
             std::future<void> summed;
             if (head.count > kStepEntries) {
                 // It takes a while, and nobody needs it before the summary.
-                summed = std::async(std::launch::async, sum);
+                summed = std::async(std::launch::async | std::launch::deferred, sum);
             } else {
                 sum();
             }
             GANTRY_TRY(memory_contents(head, table.blocks(), section_end));
+            if (summed.valid()) {
+                summed.get();
+            }
         }
         std::byte stored[8];
         GANTRY_TRY(read(stored, sizeof stored));
@@ -301,7 +304,8 @@ private:
                 GANTRY_TRY(visitor_.on_first_blocks(stored_memory(head, table->parsed())));
             }
             if (count - done > kStepEntries) {
-                parsed = std::async(std::launch::async, [table, bytes] { table->parse(bytes); });
+                parsed = std::async(std::launch::async | std::launch::deferred,
+                                    [table, bytes] { table->parse(bytes); });
             } else {
                 table->parse(bytes);
             }

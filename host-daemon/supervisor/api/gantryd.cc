@@ -22,11 +22,13 @@
 
 #include "host-daemon/supervisor/api/metrics.h"
 #include "host-daemon/supervisor/api/operator_service.h"
+#include "host-daemon/supervisor/config/task_limit.h"
 #include "host-daemon/supervisor/config/version.h"
 #include "host-daemon/supervisor/registry/registry.h"
 #include "host-daemon/supervisor/workers/worker_process.h"
 #include "proto/base/settings.h"
 #include "proto/base/standard_output.h"
+#include "proto/base/unless_exhausted.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -128,6 +130,9 @@ int wait_for_end(const Options& options, const Config& config, const LogSink& si
 
 Result<void> serve(const Options& options, const Config& config, const sigset_t& signals) {
     GANTRY_ASSIGN(const LogSink sink, start_logging(config.daemon));
+    if (const auto fits = check_tasks(config, find_task_limit()); !fits) {
+        spdlog::warn("{}", fits.error().to_string());  // who comes above it is refused
+    }
     GANTRY_ASSIGN(EpochStore store, EpochStore::open(config.daemon.state_directory));
     const std::unique_ptr<Hypervisor> hypervisor =
         config.vm.libvirt_uri.empty() ? make_no_hypervisor()
@@ -222,7 +227,8 @@ int run(const Options& options) {
     ::signal(SIGPIPE, SIG_IGN);
     ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its writer, not our end
     raise_descriptor_limit();
-    const Result<void> outcome = serve(options, *config, signals);
+    const auto served = unless_exhausted([&] { return serve(options, *config, signals); });
+    const Result<void> outcome = served ? *served : Result<void>(served.error());
     return outcome ? 0 : fail(outcome.error());
 }
 

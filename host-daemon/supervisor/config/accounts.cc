@@ -11,6 +11,20 @@ namespace {
 /// The members' names of a group lie in it.
 constexpr std::size_t kEntryBytesMax = 65536;
 
+/// `key`: its name in gantryd.toml, which is the error's reason as well.
+Result<gid_t> find_group(const char* key, const std::string& name) {
+    std::array<char, kEntryBytesMax> text;
+    ::group entry{};
+    ::group* group = nullptr;
+    ::getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &group);
+    if (group == nullptr) {
+        return Error{Code::kFailedPrecondition, key,
+                     std::string(key) + " '" + name + "' does not exist; create it (groupadd " +
+                         "--system " + name + ") or name another"};
+    }
+    return group->gr_gid;
+}
+
 }  // namespace
 
 Result<UserIds> find_worker_user(const std::string& name) {
@@ -27,16 +41,9 @@ Result<UserIds> find_worker_user(const std::string& name) {
 }
 
 Result<gid_t> find_operator_group(const std::string& name) {
-    std::array<char, kEntryBytesMax> text;
-    ::group entry{};
-    ::group* group = nullptr;
-    ::getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &group);
-    if (group == nullptr) {
-        return Error{Code::kFailedPrecondition, "operator.group",
-                     "operator.group '" + name + "' does not exist; create it (groupadd --system " +
-                         name + ") or name another"};
-    }
-    return group->gr_gid;
+    return find_group("operator.group", name);
 }
+
+Result<gid_t> find_guest_group(const std::string& name) { return find_group("guest.group", name); }
 
 }  // namespace gantry::supervisor

@@ -19,5 +19,7 @@ struct UserIds {
 Result<UserIds> find_worker_user(const std::string& name);
 /// operator.group, which is not empty.
 Result<gid_t> find_operator_group(const std::string& name);
+/// guest.group, which is not empty.
+Result<gid_t> find_guest_group(const std::string& name);
 
 }  // namespace gantry::supervisor

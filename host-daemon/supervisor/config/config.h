@@ -32,7 +32,13 @@ struct OperatorConfig {
 
 struct GuestConfig {
     std::string socket = "/run/gantry/guest.sock";  // empty: no local guests
-    std::vector<std::int64_t> allow_uids;           // empty: any
+    // Who may use it: gantryd's own user and root, and members of the group. With allow_uids:
+    // those, and members of the group. With any_user: everybody.
+    std::string group;
+    std::vector<std::int64_t> allow_uids;
+    bool any_user = false;
+    std::int64_t sessions_of_user = 64;
+    std::int64_t sessions_max = 256;
     std::int64_t region_mib = 4096;
     std::int64_t memory_mib = 0;  // quota of each local session; 0: the device's memory
 };

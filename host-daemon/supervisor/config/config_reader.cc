@@ -14,6 +14,7 @@
 
 #include "host-daemon/supervisor/config/accounts.h"
 #include "host-daemon/supervisor/config/config_schema.h"
+#include "host-daemon/supervisor/config/task_limit.h"
 #include "migration/transport/tls.h"
 #include "proto/base/edit_distance.h"
 
@@ -271,6 +272,10 @@ Result<void> check_host(const Config& config) {
     if (!config.operator_.group.empty()) {
         look(find_operator_group(config.operator_.group));
     }
+    if (!config.guest.group.empty()) {
+        look(find_guest_group(config.guest.group));
+    }
+    look(check_tasks(config, find_task_limit()));
     if (!config.peer.listen.empty()) {
         const PeerConfig& peer = config.peer;
         const bool has_authority = can_read("peer.authority", peer.authority);

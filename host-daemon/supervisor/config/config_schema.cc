@@ -32,8 +32,16 @@ const ConfigKey kKeys[] = {
 
     {"guest", "socket", GANTRY_PATH(guest.socket, kEmpty),
      "unix socket of programs on this host itself; empty: none"},
+    {"guest", "group", GANTRY_STRING(guest.group),
+     "members of this group may use it; empty: no group"},
     {"guest", "allow_uids", IntListPlace([](Config& c) { return &c.guest.allow_uids; }),
-     "user ids that may use it; empty: any"},
+     "user ids that may use it; empty: gantryd's own and root"},
+    {"guest", "any_user", GANTRY_BOOL(guest.any_user), "every user of this host may use it"},
+    {"guest", "sessions_of_user", GANTRY_INT(guest.sessions_of_user, 1, 65536),
+     "programs of one user that are served at a time"},
+    {"guest", "sessions_max", GANTRY_INT(guest.sessions_max, 1, 65536),
+     "programs of all users that are served at a time; --check compares it with what the system "
+     "allows this service"},
     {"guest", "region_mib", GANTRY_INT(guest.region_mib, 8, 65536),
      "memory that each program shares with its worker, MiB; its page-locked and managed memory "
      "lies there, and what is used of it counts"},

@@ -250,7 +250,8 @@ Result<engine::BlockSetDigest> WorkersCopy::end(DigestReport* differences) {
         GANTRY_TRY(end_first());
     }
     GANTRY_TRY(store_outside());
-    auto sample = std::async(std::launch::async, [&] { return check_sample(differences); });
+    const auto check = [&] { return check_sample(differences); };
+    auto sample = std::async(std::launch::async | std::launch::deferred, check);
     Result<engine::BlockSetDigest> held = digest_after_copies(*worker_);
     GANTRY_TRY(sample.get());
     return held;

@@ -6,6 +6,7 @@
 
 #include "host-daemon/supervisor/registry/registry.h"
 #include "proto/base/hex.h"
+#include "proto/base/unless_exhausted.h"
 #include "proto/wire/vm_proof.h"
 
 namespace gantry::supervisor {
@@ -79,12 +80,17 @@ Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request)
     transport::PeerClient client(request.source_address, *tls_, identity());
     GANTRY_TRY(client.hello());
     ArrivalHooks hooks = arrival_hooks(request);
-    auto arrival = std::make_shared<Arrival>(std::move(request), config_, stock_, settings(),
-                                             store_, std::move(hooks));
+    GANTRY_ASSIGN(const auto arrival, unless_exhausted([&] {
+                      return std::make_shared<Arrival>(std::move(request), config_, stock_,
+                                                       settings(), store_, std::move(hooks));
+                  }));
     GANTRY_TRY(sessions_.begin_arrival(id, arrival));
-    const auto begun = arrival->begin([&](transport::TargetLinkHandlers handlers) {
-        return client.pull(id, std::move(handlers));
+    const auto tried = unless_exhausted([&] {
+        return arrival->begin([&](transport::TargetLinkHandlers handlers) {
+            return client.pull(id, std::move(handlers));
+        });
     });
+    const Result<void> begun = tried ? *tried : Result<void>(tried.error());
     if (!begun) {
         housekeeping_.post([this, id] { remove_arrival(id); });
         return begun.error();
@@ -225,11 +231,29 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
                 });
             });
     }
-    const auto driver = make_driver(session, epoch);
+    // The guest is served already: where the system makes no thread now, that is waited for.
+    std::shared_ptr<SourceRunner> driver;
+    while (!driver) {
+        if (auto made = unless_exhausted([&] { return make_driver(session, epoch); })) {
+            driver = std::move(*made);
+        } else if (sessions_.is_stopping()) {
+            return;  // the next gantryd goes on with its workers
+        } else {
+            spdlog::error("session {}: {}; trying again", id, made.error().to_string());
+            std::this_thread::sleep_for(std::chrono::seconds{1});
+        }
+    }
     session->own(driver);
     sessions_.put(session, driver);
     (void)session->write_record();  // Its note stays until the source knows that it may let go.
-    watch_region(session);
+    while (true) {
+        const auto watched = unless_exhausted([&] { watch_region(session); });
+        if (watched || sessions_.is_stopping()) {
+            break;
+        }
+        spdlog::error("session {}: {}; trying again", id, watched.error().to_string());
+        std::this_thread::sleep_for(std::chrono::seconds{1});
+    }
     if (session->info().kind == SessionKind::kVm) {
         vms_.stamp_owner(id, epoch);
     }

@@ -1,5 +1,6 @@
 #include "host-daemon/supervisor/registry/ending_sessions.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 
@@ -22,10 +23,35 @@ bool has_exited(const control::UniqueFd& process) {
 
 }  // namespace
 
-void EndingSessions::add_guest(const std::string& id, std::uint32_t uid,
-                               control::UniqueFd process) {
+Result<void> EndingSessions::add_guest(const std::string& id, std::uint32_t uid,
+                                       const GuestLimits& limits) {
     const MutexLock lock(mutex_);
-    guests_[id] = {uid, std::move(process)};
+    std::size_t of_user = 0;
+    std::size_t of_all = guests_.size();
+    for (const auto& [other, guest] : guests_) {
+        of_user += guest.uid == uid ? 1 : 0;
+    }
+    for (const auto& [other, closing] : closing_) {
+        of_user += closing.uid == uid ? 1 : 0;
+        of_all += closing.uid ? 1 : 0;
+    }
+    if (of_user >= limits.of_user || of_all >= limits.of_all) {
+        const bool is_users = of_user >= limits.of_user;
+        return Error{Code::kUnavailable, "guest.sessions",
+                     fmt::format("{} programs{} are served here, as many as {} allows",
+                                 is_users ? of_user : of_all,
+                                 is_users ? fmt::format(" of user {}", uid) : std::string(),
+                                 is_users ? "guest.sessions_of_user" : "guest.sessions_max")};
+    }
+    guests_[id] = {uid, {}};
+    return {};
+}
+
+void EndingSessions::admit_guest(const std::string& id, control::UniqueFd process) {
+    const MutexLock lock(mutex_);
+    if (const auto guest = guests_.find(id); guest != guests_.end()) {
+        guest->second.process = std::move(process);
+    }
 }
 
 void EndingSessions::forget_guest(const std::string& id) {
@@ -41,8 +67,12 @@ std::optional<std::uint32_t> EndingSessions::user_of(const std::string& id) cons
 
 void EndingSessions::begin(const std::string& id) {
     const MutexLock lock(mutex_);
-    guests_.erase(id);
-    ++closing_[id].sessions;
+    Closing& closing = closing_[id];
+    ++closing.sessions;
+    if (const auto guest = guests_.find(id); guest != guests_.end()) {
+        closing.uid = guest->second.uid;
+        guests_.erase(guest);
+    }
 }
 
 std::optional<libvirt::DomainInfo> EndingSessions::end(const std::string& id) {

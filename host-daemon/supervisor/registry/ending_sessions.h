@@ -30,7 +30,14 @@ public:
     using WaitsItself = std::function<bool(const std::string& id)>;
 
     // Programs of this host.
-    void add_guest(const std::string& id, std::uint32_t uid, control::UniqueFd process);
+    struct GuestLimits {
+        std::size_t of_user = 0;
+        std::size_t of_all = 0;
+    };
+    /// `guest.sessions` where there are as many already, those of which the workers end included.
+    Result<void> add_guest(const std::string& id, std::uint32_t uid, const GuestLimits& limits);
+    /// It may begin: its end is known by `process` from now on.
+    void admit_guest(const std::string& id, control::UniqueFd process);
     void forget_guest(const std::string& id);
     [[nodiscard]] std::optional<std::uint32_t> user_of(const std::string& id) const;
 
@@ -63,12 +70,13 @@ public:
 private:
     struct Guest {
         std::uint32_t uid = 0;
-        control::UniqueFd process;  ///< As GuestRequest's.
+        control::UniqueFd process;  ///< As GuestRequest's; none before it is admitted.
         bool is_waited_for = true;  ///< Once its end has taken too long, no more.
     };
     struct Closing {
         std::uint32_t sessions = 0;
-        bool is_waited_for = true;  ///< As in Guest.
+        std::optional<std::uint32_t> uid{};  ///< Of a program of this host.
+        bool is_waited_for = true;           ///< As in Guest.
         std::optional<libvirt::DomainInfo> next_life;
     };
 

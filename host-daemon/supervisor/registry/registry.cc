@@ -15,6 +15,7 @@
 
 #include "host-daemon/supervisor/config/version.h"
 #include "proto/base/random.h"
+#include "proto/base/unless_exhausted.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -355,10 +356,15 @@ void Registry::run_aside(std::function<void()> errand) {
     std::erase_if(errands_, [](const std::future<void>& one) {
         return one.wait_for(std::chrono::seconds{0}) == std::future_status::ready;
     });
-    // What it holds is given back with its end, not with its future.
-    errands_.push_back(std::async(std::launch::async, [errand = std::move(errand)]() mutable {
-        std::exchange(errand, nullptr)();
-    }));
+    // Where the system makes no thread it is run here and now: what ends must end, and others wait.
+    // Not moved into async(), which would lose it by trying.
+    const auto held = std::make_shared<std::function<void()>>(std::move(errand));
+    const auto run = [held] { std::exchange(*held, nullptr)(); };
+    errands_.push_back(std::async(std::launch::async | std::launch::deferred, run));
+    if (errands_.back().wait_for(std::chrono::seconds{0}) == std::future_status::deferred) {
+        errands_.back().get();
+        errands_.pop_back();
+    }
 }
 
 /// On housekeeping_ only. A worker whose GPU is at work for ever takes seconds to end: nobody else
@@ -410,22 +416,33 @@ Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     info.kind = SessionKind::kLocal;
     info.quota_bytes = static_cast<std::uint64_t>(config_.guest.memory_mib) << 20;
     info.region_bytes = link.region.bytes();
-    const auto waits = [this](const std::string& id) { return waits_itself(id); };
-    const std::set<std::string> before = ending_.soon_free(waits);
-    GANTRY_TRY(ending_.try_while_ending(
-        request.process,
-        [&] { return devices_.reserve(info.id, usual_device(), info.quota_bytes); }, waits));
-    ending_.add_guest(info.id, request.uid, std::move(request.process));
+    GANTRY_TRY(ending_.add_guest(info.id, request.uid,
+                                 {static_cast<std::size_t>(config_.guest.sessions_of_user),
+                                  static_cast<std::size_t>(config_.guest.sessions_max)}));
     const auto give_up = [&](const Error& error) {
         devices_.forget(info.id);
         ending_.forget_guest(info.id);
         return error;
     };
+    const auto waits = [this](const std::string& id) { return waits_itself(id); };
+    const std::set<std::string> before = ending_.soon_free(waits);
+    if (const auto reserved = ending_.try_while_ending(
+            request.process,
+            [&] { return devices_.reserve(info.id, usual_device(), info.quota_bytes); }, waits);
+        !reserved) {
+        return give_up(reserved.error());
+    }
+    ending_.admit_guest(info.id, std::move(request.process));
     const auto epoch = epoch_for_new_life(info.id);
     if (!epoch) {
         return give_up(epoch.error());
     }
-    const auto session = open_session(info, *epoch, true);
+    const auto opened_session = unless_exhausted([&] { return open_session(info, *epoch, true); });
+    if (!opened_session) {
+        (void)store_.remove(info.id);
+        return give_up(opened_session.error());
+    }
+    const std::shared_ptr<Session>& session = *opened_session;
     const Claim claim{0, wire::ClaimState::kOpen, request.pid, 1};
     auto opened =
         session->open_channel(claim, handlers_for(info.id), std::move(link), request.table_hash);
@@ -481,9 +498,22 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
         spdlog::error("VM {}: {}", domain.name, epoch.error().to_string());
         return;
     }
-    const auto session = open_session(info, *epoch, is_fresh);
-    (void)session->write_record();
-    watch_region(session);
+    const auto opened = unless_exhausted([&] {
+        const auto session = open_session(info, *epoch, is_fresh);
+        watch_region(session);
+        return session;
+    });
+    if (!opened) {
+        spdlog::error("VM {}: {}; it is tried again", domain.name, opened.error().to_string());
+        if (const auto session = sessions_.find(info.id).session) {
+            close_session(session, wire::WorkerState::kNone);
+        } else {
+            devices_.forget(info.id);
+        }
+        vms_.open_later(domain);
+        return;
+    }
+    (void)(*opened)->write_record();
     vms_.stamp_owner(info.id, *epoch);
 }
 

@@ -175,7 +175,22 @@ void VmEvents::on_taken_up(const libvirt::DomainInfo& domain,
     });
 }
 
+/// On housekeeping_ only.
+void VmEvents::open_later(const libvirt::DomainInfo& domain) {
+    constexpr std::chrono::seconds kAgain{3};
+    to_open_.push_back(domain);
+    housekeeping_.set_timer_by(SerialExecutor::Clock::now() + kAgain);
+}
+
+/// On housekeeping_ only.
 void VmEvents::retry_stranded() {
+    for (const libvirt::DomainInfo& domain : std::exchange(to_open_, {})) {
+        hypervisor_.query(domain.uuid, [this, domain](engine::DomainReport report) {
+            if (report.domain != engine::DomainState::kAbsent) {
+                housekeeping_.post([this, domain] { hooks_.open(domain, false); });
+            }
+        });
+    }
     for (const std::string& id : std::exchange(stranded_, {})) {
         find_session(id);
     }

@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "host-daemon/supervisor/registry/ending_sessions.h"
 #include "host-daemon/supervisor/registry/hypervisor.h"
@@ -48,6 +49,8 @@ public:
     void stamp_owner(const std::string& id, Epoch epoch);
     /// If libvirt still has the VM, and it is another gantryd's, its session is asked for.
     void find_session(const std::string& id);
+    /// The system lacked what its session needs: `hooks.open` is called again in a moment.
+    void open_later(const libvirt::DomainInfo& domain);
     void retry_stranded();
     /// Closes the session when libvirt says that its VM does not run here (any more), and nothing
     /// of a move stands against it. A move from here has just ended, or the VM has in mid-move.
@@ -75,7 +78,8 @@ private:
     SerialExecutor& housekeeping_;
     const VmHooks hooks_;
     // housekeeping
-    std::set<std::string> stranded_;    ///< VMs that are here without their session.
+    std::set<std::string> stranded_;  ///< VMs that are here without their session.
+    std::vector<libvirt::DomainInfo> to_open_;
     std::set<std::string> to_look_at_;  ///< Their VM had ended, and their move had not.
     SerialExecutor::Clock::time_point next_comparison_{};
 };

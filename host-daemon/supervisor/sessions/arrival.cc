@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "host-daemon/supervisor/sessions/handover.h"
+#include "proto/base/unless_exhausted.h"
 
 namespace gantry::supervisor {
 
@@ -307,6 +308,7 @@ Result<void> Arrival::begin(const Connect& connect) {
 
 Result<void> Arrival::begin_again() {
     GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
+    GANTRY_ASSIGN(auto fresh, unless_exhausted([this] { return make_driver(); }));
     const std::shared_ptr<TargetRunner> old = driver();
     old->stop();
     const engine::Progress so_far = status().progress;
@@ -314,7 +316,7 @@ Result<void> Arrival::begin_again() {
     std::optional<engine::TargetEvent> guest_state;
     {
         const MutexLock lock(mutex_);
-        driver_ = make_driver();
+        driver_ = std::move(fresh);
         progress_before_ = so_far;
         guest_state = guest_state_;
     }

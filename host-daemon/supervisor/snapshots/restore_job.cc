@@ -19,6 +19,9 @@
 namespace gantry::supervisor {
 namespace {
 
+/// By a thread of its own, or, where the system makes none, when it is waited for.
+constexpr auto kBesides = std::launch::async | std::launch::deferred;
+
 /// Takes a file section by section into the workers behind `sink`.
 class Restorer final : public snapshot::SnapshotVisitor {
 public:
@@ -73,14 +76,15 @@ public:
         GANTRY_TRY(settle());
         sink_.add_images(part, images_.SerializeAsString());
         const auto kept = graphs_.emplace(id, graph).first;
-        preparing_ = std::async(std::launch::async, [this, part, kept]() -> Result<Phases> {
+        const auto prepare = [this, part, kept]() -> Result<Phases> {
             Phases phases;
             GANTRY_TRY(sink_.check(part, kept->second));
             phases.end("worker");
             GANTRY_TRY(sink_.prepare(part, seed_, kept->second));
             phases.end("build");
             return phases;
-        });
+        };
+        preparing_ = std::async(kBesides, prepare);
         return {};
     }
 
@@ -90,13 +94,14 @@ public:
             return out_of_order(memory.part);
         }
         GANTRY_ASSIGN(FileLoad load, load_of(memory));
-        ahead_ = std::async(std::launch::async,
-                            [this, part = engine::PartId{memory.part},
-                             first = std::move(load)]() -> Result<LoadedByWorker> {
-                                GANTRY_TRY(settle());
-                                GANTRY_ASSIGN(const auto worker, session_.workers().need(part));
-                                return load_by_worker(*worker, first, true);
-                            });
+        const auto load_first =
+            [this, part = engine::PartId{memory.part},
+             first = std::make_shared<FileLoad>(std::move(load))]() -> Result<LoadedByWorker> {
+            GANTRY_TRY(settle());
+            GANTRY_ASSIGN(const auto worker, session_.workers().need(part));
+            return load_by_worker(*worker, *first, true);
+        };
+        ahead_ = std::async(kBesides, load_first);
         ahead_blocks_ = memory.blocks.size();
         return {};
     }

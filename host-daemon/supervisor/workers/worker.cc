@@ -7,6 +7,7 @@
 
 #include "host-daemon/supervisor/config/version.h"
 #include "proto/base/hex.h"
+#include "proto/base/unless_exhausted.h"
 #include "proto/control/process_end.h"
 #include "proto/cuda/abi.h"
 
@@ -106,10 +107,13 @@ Worker::~Worker() {
 Result<void> Worker::connect() {
     GANTRY_ASSIGN(control::PacketSocket socket,
                   control::PacketSocket::connect(record_.process.control_path));
-    channel_ = std::make_unique<WorkerChannel>(
-        std::move(socket), worker_name(record_),
-        [this](const control::Event& event) { handlers_.event(record_.part, event); },
-        [this](const Error& why) { on_closed(why); });
+    GANTRY_ASSIGN(
+        channel_, unless_exhausted([&] {
+            return std::make_unique<WorkerChannel>(
+                std::move(socket), worker_name(record_),
+                [this](const control::Event& event) { handlers_.event(record_.part, event); },
+                [this](const Error& why) { on_closed(why); });
+        }));
     return {};
 }
 

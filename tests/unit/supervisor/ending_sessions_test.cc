@@ -76,7 +76,7 @@ TEST(EndingSessions, AVmThatHasEndedMeanwhileIsNotOpened) {
 
 TEST(EndingSessions, AGuestIsForgottenWhenItsSessionBeginsToEnd) {
     EndingSessions ending;
-    ending.add_guest("a", 1000, {});
+    ASSERT_TRUE(ending.add_guest("a", 1000, {1, 1}).ok());
     EXPECT_EQ(ending.user_of("a"), 1000U);
     ending.begin("a");
     EXPECT_EQ(ending.user_of("a"), std::nullopt);
