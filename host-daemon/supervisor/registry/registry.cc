@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "host-daemon/supervisor/config/version.h"
+#include "host-daemon/supervisor/workers/worker_logs.h"
 #include "proto/base/random.h"
 #include "proto/base/unless_exhausted.h"
 
@@ -79,12 +80,16 @@ Result<void> Registry::start() {
     GANTRY_ASSIGN(broker_, sharing::ShareBroker::start());
     (void)devices_.probe(usual_device(), DeviceBook::Probe::kUnlessKnown);
     GANTRY_TRY(adopt_all());
+    forget_dead_workers(run + "/workers", worker_sockets());
     GANTRY_ASSIGN(handover_, HandoverServer::start(run + "/handover.sock",
                                                    [this](const HandoverRequest& request) {
                                                        return give_guest(request);
                                                    }));
     hypervisor_.listen([this](const libvirt::DomainEvent& event) { vms_.on_event(event); });
-    housekeeping_.post([this] { vms_.compare_when_due(); });
+    housekeeping_.post([this] {
+        vms_.compare_when_due();
+        look_after_logs();
+    });
     stock_.fill();
     return {};
 }
@@ -349,6 +354,34 @@ void Registry::watch_region(const std::shared_ptr<Session>& session) {
                                      session, std::chrono::milliseconds{config_.vm.poll_ms},
                                      handlers_for(session->info().id)));
     }
+}
+
+std::set<std::string> Registry::worker_sockets() const {
+    std::set<std::string> out;
+    const auto add = [&](Session& session) {
+        for (const auto& worker : session.workers().all()) {
+            out.insert(worker->record().process.control_path);
+        }
+    };
+    const SessionTable::All all = sessions_.all();
+    for (const SessionTable::Here& here : all.here) {
+        add(*here.session);
+    }
+    for (const SessionTable::Coming& coming : all.coming) {
+        add(*coming.arrival->session());
+    }
+    return out;
+}
+
+/// On housekeeping_ only.
+void Registry::look_after_logs() {
+    constexpr std::chrono::seconds kInterval{2};
+    const auto now = SerialExecutor::Clock::now();
+    if (now >= next_look_at_logs_) {
+        next_look_at_logs_ = now + kInterval;
+        bound_worker_logs(config_.daemon.run_directory + "/workers");
+    }
+    housekeeping_.set_timer_by(next_look_at_logs_);
 }
 
 /// On housekeeping_ only.

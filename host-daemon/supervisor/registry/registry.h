@@ -130,6 +130,8 @@ private:
         return static_cast<DeviceNumber>(config_.worker.device);
     }
     SourceHooks source_hooks(const std::shared_ptr<Session>& session);
+    void look_after_logs();
+    [[nodiscard]] std::set<std::string> worker_sockets() const;
     [[nodiscard]] bool waits_itself(const std::string& id) const;
     bool awaits_earlier_life(const libvirt::DomainInfo& domain);
     void open_vm(const libvirt::DomainInfo& domain, bool is_fresh);
@@ -182,10 +184,12 @@ private:
     HostStatus status_;
     control::UniqueFd lock_;
     std::unique_ptr<HandoverServer> handover_;
-    std::vector<std::future<void>> errands_;  ///< housekeeping_.
+    std::vector<std::future<void>> errands_;                 ///< housekeeping_.
+    SerialExecutor::Clock::time_point next_look_at_logs_{};  ///< housekeeping_.
     SerialExecutor housekeeping_{[this] {
         vms_.retry_stranded();
         vms_.compare_when_due();
+        look_after_logs();
         look_after_guests();
     }};
     VmEvents vms_;

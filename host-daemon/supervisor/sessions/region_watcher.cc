@@ -1,6 +1,9 @@
 #include "host-daemon/supervisor/sessions/region_watcher.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
+
+#include <algorithm>
 
 namespace gantry::supervisor {
 
@@ -22,19 +25,41 @@ RegionWatcher::~RegionWatcher() {
 void RegionWatcher::run() {
     while (!stopping_) {
         if (session_->serves()) {
-            const auto claims = session_->claims();
-            if (claims) {
-                // Whoever begins may want the memory of one that was killed.
-                close_ended(*claims);
-                open_new(*claims);
-                last_error_.clear();
-            } else if (claims.error().text != last_error_) {  // say it once, not every few ms
-                last_error_ = claims.error().text;
-                spdlog::warn("session {}: {}", session_->info().id, claims.error().to_string());
-            }
+            poll();
         }
-        std::this_thread::sleep_for(interval_);
+        std::this_thread::sleep_for(is_lively() ? interval_ : std::max(interval_, kIdleInterval));
     }
+}
+
+bool RegionWatcher::is_lively() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!session_->workers().empty()) {
+        lively_until_ = now + kLively;
+    }
+    return now < lively_until_;
+}
+
+void RegionWatcher::poll() {
+    const auto claims = session_->claims();
+    if (claims) {
+        // Whoever begins may want the memory of one that was killed.
+        close_ended(*claims);
+        open_new(*claims);
+        last_error_.clear();
+    } else if (claims.error().text != last_error_) {  // say it once, not every few ms
+        last_error_ = claims.error().text;
+        complain(claims.error());
+    }
+}
+
+/// The text may have numbers in it that the guest writes, ever others.
+void RegionWatcher::complain(const Error& error) {
+    if (!lines_.take()) {
+        return;
+    }
+    const std::uint64_t left_out = lines_.take_refused();
+    spdlog::warn("session {}: {}{}", session_->info().id, error.to_string(),
+                 left_out == 0 ? "" : fmt::format(" ({} such lines were left out)", left_out));
 }
 
 void RegionWatcher::close_ended(const std::vector<Claim>& claims) {
@@ -63,6 +88,10 @@ void RegionWatcher::open_new(const std::vector<Claim>& claims) {
             if (session_->source().is_frozen()) {
                 continue;  // Whoever serves the session next finds the claim.
             }
+            if (!starts_.take()) {
+                return;  // It waits; the next look finds it again.
+            }
+            lively_until_ = std::chrono::steady_clock::now() + kLively;
             // The process that held the channel before has gone, if it did not say so.
             session_->close_channel(part_of({claim.channel, seen_[claim.channel]}));
             const auto opened = session_->open_channel(claim, handlers_, std::nullopt, 0);

@@ -3,16 +3,22 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 #include <thread>
 
 namespace gantry::supervisor {
@@ -105,7 +111,7 @@ private:
     engine::DomainReport report_{engine::DomainState::kRunning, engine::JobState::kNone};
 };
 
-class NoLink final : public transport::MessageLink {
+class MutePeer final : public transport::MessageLink {
 public:
     void send(const engine::Message&) override {}
 };
@@ -113,6 +119,7 @@ public:
 /// A gantryd that begins with the session of one VM, which has no program.
 class RegistryOfAVm : public testing::Test {
 protected:
+    static constexpr std::uint64_t kRegionBytes = 128 << 20;
     static constexpr const char* kVm = "5f3b7a60-0000-4000-8000-000000000001";
 
     RegistryOfAVm() {
@@ -126,7 +133,7 @@ protected:
         info.kind = SessionKind::kVm;
         info.vm_name = "g1";
         info.region_path = folder_ + "/region";
-        info.region_bytes = 1 << 20;
+        info.region_bytes = kRegionBytes;
         const nlohmann::json record{{"session", to_json(info)},
                                     {"workers", nlohmann::json::array()}};
         std::ofstream(folder_ + "/sessions/g1.json") << record;
@@ -156,9 +163,16 @@ protected:
     }
     void begin_move() {
         vm_.is_now(engine::DomainState::kRunning, engine::JobState::kOutgoing);
+        engine::TargetCapabilities target;
+        target.host = "hostb";
+        target.gpu_name = "another";
+        target.cc = {9, 0};
+        target.memory_total_bytes = target.memory_free_bytes = 1ULL << 40;
+        target.driver_version = target.ptx_isa_version_max = 99999;
+        target.snapshot_version_max = 99999;
         registry_.receive(kVm,
-                          {{1, 2}, engine::MsgPrepare{engine::kEngineProtocolVersion, kVm, {}}},
-                          std::make_shared<NoLink>());
+                          {{1, 2}, engine::MsgPrepare{engine::kEngineProtocolVersion, kVm, target}},
+                          std::make_shared<MutePeer>());
         ASSERT_TRUE(comes_to([&] { return is_moving(); }, seconds{20}));
     }
 
@@ -172,44 +186,139 @@ protected:
     Registry registry_{config_, store_, vm_};
 };
 
-constexpr seconds kSoon{5};
+constexpr seconds kEndedWithin{5};
 
 TEST_F(RegistryOfAVm, WhoseQemuEndsInMidMoveEndsItsSession) {
     begin_move();
     vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
     vm_.tell(kVm, libvirt::EventKind::kStoppedFailed);
-    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kSoon));
+    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
 }
 
 TEST_F(RegistryOfAVm, ThatIsDestroyedInMidMoveEndsItsSession) {
     begin_move();
     vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
     vm_.tell(kVm, libvirt::EventKind::kStopped);
-    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kSoon));
+    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
 }
 
 /// libvirt still shows it for a moment when the move has ended.
 TEST_F(RegistryOfAVm, ThatIsSeenOnceMoreAfterItsEndEndsItsSession) {
     begin_move();
     vm_.tell(kVm, libvirt::EventKind::kStopped);
-    EXPECT_TRUE(comes_to([&] { return !is_moving(); }, kSoon));
+    EXPECT_TRUE(comes_to([&] { return !is_moving(); }, kEndedWithin));
     vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
     vm_.tell("", libvirt::EventKind::kStateReadEnd);
-    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kSoon));
+    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
 }
 
 TEST_F(RegistryOfAVm, ThatEndedWhileLibvirtWasAwayEndsItsSession) {
     vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
     vm_.tell("", libvirt::EventKind::kStateReadEnd);
-    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kSoon));
+    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
+}
+
+/// What gantryd logs while this lives.
+class LinesOfLog {
+public:
+    LinesOfLog() {
+        auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
+        spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", std::move(sink)));
+    }
+    ~LinesOfLog() { spdlog::set_default_logger(before_); }
+    LinesOfLog(const LinesOfLog&) = delete;
+    LinesOfLog& operator=(const LinesOfLog&) = delete;
+
+    /// To be called when nobody logs any more.
+    [[nodiscard]] int with(const std::string& word) const {
+        std::istringstream all(text_.str());
+        int count = 0;
+        for (std::string line; std::getline(all, line);) {
+            count += line.find(word) != std::string::npos ? 1 : 0;
+        }
+        return count;
+    }
+
+private:
+    std::ostringstream text_;
+    std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
+/// The same with a region, which its guest writes.
+class RegistryOfAHostileVm : public RegistryOfAVm {
+protected:
+    static constexpr std::uint32_t kChannels = 8;
+
+    void write(const void* from, std::size_t bytes, std::size_t offset) {
+        ASSERT_EQ(::pwrite(guest_->fd(), from, bytes, static_cast<off_t>(offset)),
+                  static_cast<ssize_t>(bytes));
+    }
+    void lay_out() {
+        auto made = Region::make_file(folder_ + "/region", kRegionBytes, kChannels);
+        ASSERT_TRUE(made.ok()) << made.error().to_string();
+        guest_.emplace(std::move(*made));
+    }
+    void claim(std::uint32_t channel, std::uint64_t generation) {
+        const struct {
+            wire::ClaimState state = wire::ClaimState::kOpen;
+            std::uint32_t pid = 1;
+            std::uint64_t generation;
+        } claim{.generation = generation};
+        static_assert(sizeof claim == sizeof(wire::ChannelClaim));
+        write(&claim, sizeof claim,
+              offsetof(wire::GuestDirectory, claims) + channel * sizeof claim);
+    }
+
+    std::optional<Region> guest_;
+};
+
+constexpr seconds kHostile{4};
+
+TEST_F(RegistryOfAHostileVm, FillsNoLog) {
+    const LinesOfLog log;
+    lay_out();
+    const auto until = std::chrono::steady_clock::now() + kHostile;
+    for (std::uint32_t version = 1000; std::chrono::steady_clock::now() < until; ++version) {
+        write(&version, sizeof version, offsetof(wire::GuestDirectory, wire_version));
+        std::this_thread::sleep_for(milliseconds{1});
+    }
+    registry_.stop();
+    EXPECT_GE(log.with("wire version"), 2) << "the first ones are told";
+    EXPECT_LE(log.with("wire version"),
+              RegionWatcher::kLinesAtOnce + RegionWatcher::kLinesPerSecond * 10);
+}
+
+TEST_F(RegistryOfAHostileVm, StartsNoWorkersWithoutEnd) {
+    const LinesOfLog log;
+    lay_out();
+    const auto until = std::chrono::steady_clock::now() + kHostile;
+    for (std::uint64_t generation = 1; std::chrono::steady_clock::now() < until; ++generation) {
+        for (std::uint32_t channel = 1; channel < kChannels; ++channel) {
+            claim(channel, generation);
+        }
+        std::this_thread::sleep_for(milliseconds{20});
+    }
+    registry_.stop();
+    EXPECT_GE(log.with("opens channel"), 10) << "the first ones begin at once";
+    EXPECT_LE(log.with("opens channel"),
+              RegionWatcher::kStartsAtOnce + RegionWatcher::kStartsPerSecond * 10);
+}
+
+TEST_F(RegistryOfAHostileVm, ThatDoesNothingCostsNextToNothing) {
+    lay_out();
+    std::this_thread::sleep_for(seconds{2});
+    const std::clock_t before = std::clock();
+    std::this_thread::sleep_for(kHostile);
+    const double used_s = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+    EXPECT_LT(used_s, 0.001 * static_cast<double>(kHostile.count()));
 }
 
 TEST_F(RegistryOfAVm, KeepsItsSessionWhereAMoveFailsOrLibvirtKnowsNothing) {
     begin_move();
     vm_.is_now(engine::DomainState::kRunning, engine::JobState::kNone);
     registry_.receive(kVm, {{1, 2}, engine::MsgAbort{"test", "the target does not want it"}},
-                      std::make_shared<NoLink>());
-    EXPECT_TRUE(comes_to([&] { return !is_moving(); }, kSoon));
+                      std::make_shared<MutePeer>());
+    EXPECT_TRUE(comes_to([&] { return !is_moving(); }, kEndedWithin));
     vm_.is_now(engine::DomainState::kUnknown, engine::JobState::kUnknown);
     vm_.tell("", libvirt::EventKind::kStateReadEnd);
     std::this_thread::sleep_for(seconds{1});
