@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
 #include "proto/control/unique_fd.h"
@@ -106,12 +107,25 @@ bool is_session_id(const std::string& text) {
 Result<EpochStore> EpochStore::open(const std::string& state_directory) {
     ::mkdir(state_directory.c_str(), 0700);
     const std::string folder = state_directory + "/epochs";
+    // Whoever made them: the gantryd before may have ended just then.
+    const auto make_durable = [&]() -> Result<void> {
+        for (const std::string& parent :
+             {state_directory, std::filesystem::path(state_directory).parent_path().string()}) {
+            const UniqueFd opened{
+                ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+            if (!opened.valid() || ::fsync(opened.get()) != 0) {
+                return io_error("syncing", parent, errno);
+            }
+        }
+        return {};
+    };
     if ((::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) ||
         ::access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
         return Error{Code::kPermissionDenied, "epoch.folder",
                      "cannot use " + folder + ": " + std::strerror(errno) +
                          "; set daemon.state_directory to a folder that gantryd may write"};
     }
+    GANTRY_TRY(make_durable());
     return EpochStore{folder};
 }
 
@@ -187,7 +201,11 @@ Result<void> EpochStore::remove(const std::string& session_id) {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
         return io_error("removing", path, errno);
     }
-    return {};
+    const int error = step(StoreStep::kSyncRemoval, [&] {
+        const UniqueFd folder{::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+        return folder.valid() && ::fsync(folder.get()) == 0 ? 0 : errno;
+    });
+    return error == 0 ? Result<void>{} : io_error("syncing the folder of", path, error);
 }
 
 Result<std::vector<std::string>> EpochStore::sessions() const {

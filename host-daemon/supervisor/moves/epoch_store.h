@@ -20,8 +20,9 @@
 
 namespace gantry::supervisor {
 
-/// System calls that save() makes, in order; the hook of the tests' fail-the-nth loop.
-enum class StoreStep { kOpen, kWrite, kSyncFile, kRename, kSyncFolder };
+/// System calls that save() makes, in order, and remove() after its own; the hook of the tests'
+/// fail-the-nth loop.
+enum class StoreStep { kOpen, kWrite, kSyncFile, kRename, kSyncFolder, kSyncRemoval };
 
 enum class SaveFailure { kNone, kProvenUnwritten, kUnknown };
 
@@ -33,13 +34,15 @@ struct SaveOutcome {
 
 class EpochStore {
 public:
-    /// Makes the folder when needed; refuses one that cannot be written.
+    /// Makes the folder when needed, so that a loss of power does not undo it; refuses one that
+    /// cannot be written.
     static Result<EpochStore> open(const std::string& state_directory);
 
     /// nullopt: this host never had the session. kDataLoss (`epoch.corrupt`) for a damaged file.
     Result<std::optional<engine::DurableRecord>> load(const std::string& session_id) const;
     SaveOutcome save(const std::string& session_id, const engine::DurableRecord& record);
-    /// Forgets a session that has ended. Idempotent.
+    /// Forgets a session that has ended. Idempotent. An error (`epoch.write`): a loss of power may
+    /// bring the record back.
     Result<void> remove(const std::string& session_id);
     Result<std::vector<std::string>> sessions() const;
 

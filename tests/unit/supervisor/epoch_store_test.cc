@@ -88,6 +88,21 @@ TEST_F(EpochStoreTest, EveryFailingStepIsEitherProvenOrUnknown) {
     }
 }
 
+TEST_F(EpochStoreTest, ARemovalThatMayNotBeDurableIsAnError) {
+    EpochStore store = *EpochStore::open(folder_);
+    ASSERT_TRUE(store.save("session", {}).ok());
+    int syncs = 0;
+    store.set_fault([&](StoreStep step) {
+        EXPECT_EQ(step, StoreStep::kSyncRemoval);
+        return ++syncs == 1 ? EIO : 0;
+    });
+    const auto removed = store.remove("session");
+    ASSERT_FALSE(removed.ok());
+    EXPECT_EQ(removed.error().reason, "epoch.write");
+    EXPECT_TRUE(store.remove("session").ok()) << "once more makes it so";
+    EXPECT_EQ(syncs, 2);
+}
+
 TEST_F(EpochStoreTest, EveryFlippedByteIsRefused) {
     ASSERT_TRUE(open().save("s", granted(9)).ok());
     const std::string path = folder_ + "/epochs/s";
