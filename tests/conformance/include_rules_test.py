@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 SHIM, ENGINE = "guest-shim/session/x.cc", "migration/engine/x.cc"
+SUPERVISOR, NO_ASSERTION = "host-daemon/supervisor/x.cc", "no assertion in a file"
 SPELL_OUT = "write the path from the root"
 # File, its line, a part of what must be said; None: it is right.
 CASES = (
@@ -51,6 +52,11 @@ CASES = (
     (SHIM, "import <string>;", "in one line"),
     ("guest-shim/session/x.hh", "#include <string>", "may not be used"),
     ("guest-shim/session/x.inc", "#include <string>", "may not be used"),
+    (SUPERVISOR, "void f(const control::Event&) { GANTRY_ASSERT(true); }", NO_ASSERTION),
+    (SUPERVISOR, "WorkerReply f();\nvoid g() { assert(f().descriptors.empty()); }", NO_ASSERTION),
+    ("migration/transport/x.cc", "bool f = m.ParseFromString(s);\nGANTRY_ASSERT(f);", NO_ASSERTION),
+    (SUPERVISOR, "void f() { GANTRY_ASSERT(true); }", None),
+    (SUPERVISOR, "void f(const control::Event&);  // GANTRY_ASSERT would end gantryd", None),
     ("migration/unknown/x.cc", '#include "proto/base/result.h"', "may not include"),
 )
 

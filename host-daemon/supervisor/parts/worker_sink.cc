@@ -186,7 +186,10 @@ Result<void> WorkersSink::check(engine::PartId part, std::string_view graph) {
 
 Result<void> WorkersSink::apply_stored(engine::PartId part,
                                        std::span<const snapshot::StoredBlock> blocks) {
-    GANTRY_ASSERT(blocks.size() <= kBatchBlocks, "%zu", blocks.size());
+    if (blocks.size() > kBatchBlocks) {
+        return Error{Code::kInternal, "staging.batch",
+                     fmt::format("{} blocks do not fit the staging area's slot", blocks.size())};
+    }
     GANTRY_ASSIGN(auto worker, worker_for(part));
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
     const StagingSlot slot = staging->acquire();

@@ -1,4 +1,6 @@
 // WorkersSource: see worker_state.h.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -243,7 +245,10 @@ Result<engine::ScanResult> WorkersSource::scan(engine::PartId part) {
 
 Result<std::unique_ptr<engine::StagedBlocks>> WorkersSource::read_blocks(
     engine::PartId part, std::span<const engine::BlockAddress> blocks) {
-    GANTRY_ASSERT(blocks.size() <= kBatchBlocks, "%zu", blocks.size());
+    if (blocks.size() > kBatchBlocks) {
+        return Error{Code::kInternal, "staging.batch",
+                     fmt::format("{} blocks do not fit the staging area's slot", blocks.size())};
+    }
     GANTRY_ASSIGN(auto worker, workers_.need(part));
     GANTRY_ASSIGN(auto staging, workers_.staging(worker));
     StagingSlot slot = staging->acquire();
