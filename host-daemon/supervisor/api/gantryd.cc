@@ -22,6 +22,7 @@
 
 #include "host-daemon/supervisor/api/metrics.h"
 #include "host-daemon/supervisor/api/operator_service.h"
+#include "host-daemon/supervisor/config/file_modes.h"
 #include "host-daemon/supervisor/config/task_limit.h"
 #include "host-daemon/supervisor/config/version.h"
 #include "host-daemon/supervisor/registry/registry.h"
@@ -130,6 +131,9 @@ int wait_for_end(const Options& options, const Config& config, const LogSink& si
 
 Result<void> serve(const Options& options, const Config& config, const sigset_t& signals) {
     GANTRY_ASSIGN(const LogSink sink, start_logging(config.daemon));
+    if (const auto safe = check_modes(config, options.config_path); !safe) {
+        spdlog::warn("{}", safe.error().to_string());
+    }
     if (const auto fits = check_tasks(config, find_task_limit()); !fits) {
         spdlog::warn("{}", fits.error().to_string());  // who comes above it is refused
     }
@@ -207,6 +211,9 @@ int run(const Options& options) {
         return print(print_config(*config));
     }
     if (options.check_only) {
+        if (const auto safe = check_modes(*config, options.config_path); !safe) {
+            return fail(safe.error());
+        }
         auto found = check_host(*config);
         if (found) {
             found = check_worker_device(config->worker);

@@ -28,6 +28,7 @@ struct DaemonConfig {
 struct OperatorConfig {
     std::string socket = "/run/gantry/operator.sock";
     std::string group;  // may use the socket besides root; empty: root only
+    std::string snapshot_directory = "/var/lib/gantry/snapshots";  // where a group's may lie
 };
 
 struct GuestConfig {

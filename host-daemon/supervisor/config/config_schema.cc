@@ -29,6 +29,9 @@ const ConfigKey kKeys[] = {
      "unix socket of the gantry command and of the libvirt hook"},
     {"operator", "group", GANTRY_STRING(operator_.group),
      "group that may use the socket besides gantryd's own user; empty: none"},
+    {"operator", "snapshot_directory", GANTRY_PATH(operator_.snapshot_directory, kNothing),
+     "where operator.group is set: the only folder, gantryd's own, that snapshots go to and come "
+     "from"},
 
     {"guest", "socket", GANTRY_PATH(guest.socket, kEmpty),
      "unix socket of programs on this host itself; empty: none"},
@@ -52,7 +55,7 @@ const ConfigKey kKeys[] = {
     {"vm", "region_directory", GANTRY_PATH(vm.region_directory, kNothing),
      "where QEMU keeps the files of ivshmem devices"},
     {"vm", "poll_ms", GANTRY_INT(vm.poll_ms, 1, 1000),
-     "how often a VM's region is looked at for new programs"},
+     "how often a VM's region is looked at for new programs while one runs; else every 100 ms"},
     {"vm", "destroy_split_brain", GANTRY_BOOL(vm.destroy_split_brain),
      "destroy the source's VM when it runs although its session was granted away"},
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "host-daemon/supervisor/config/file_modes.h"
 #include "host-daemon/supervisor/registry/registry.h"
 #include "host-daemon/supervisor/snapshots/replacement_job.h"
 #include "host-daemon/supervisor/snapshots/restore_job.h"
@@ -15,6 +16,7 @@ namespace gantry::supervisor {
 Result<control::SnapshotReply> Registry::snapshot(const control::SnapshotRequest& request,
                                                   const std::function<bool()>& is_cancelled) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
+    GANTRY_TRY(check_snapshot_path(config_.operator_, request.path()));
     GANTRY_TRY(spare_suspended(request.path()));
     auto saved = save_snapshot(session, request, is_cancelled);
     if (saved && session->suspended()) {
@@ -63,6 +65,7 @@ Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds
 
 Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
+    GANTRY_TRY(check_snapshot_path(config_.operator_, request.path()));
     ending_.await(ending_.soon_free(
         [this](const std::string& id) { return waits_itself(id); }));  // As in open_local().
     const SessionInfo info = session->info();

@@ -2,8 +2,13 @@
 #include "host-daemon/supervisor/config/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "host-daemon/supervisor/config/file_modes.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -164,6 +169,67 @@ TEST(Config, AFolderIsNoEmptyFile) {
     EXPECT_EQ(config.error().reason, "config.unreadable");
     EXPECT_NE(config.error().text.find("cannot read /proc/self: Is a directory"), std::string::npos)
         << config.error().text;
+}
+
+/// A folder of this test's own.
+class FileModes : public testing::Test {
+protected:
+    ~FileModes() override { std::filesystem::remove_all(folder_); }
+    std::string file(const std::string& name, mode_t mode) {
+        const std::string path = folder_ + "/" + name;
+        std::ofstream(path) << "x";
+        EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+        return path;
+    }
+    std::string folder_ = [] {
+        char pattern[] = "/tmp/file_modes_test.XXXXXX";
+        return std::string(::mkdtemp(pattern));
+    }();
+};
+
+TEST_F(FileModes, AKeyThatOthersReadAndAConfigurationThatTheyWriteAreTold) {
+    Config config;
+    config.peer.listen = "127.0.0.1:7700";
+    config.peer.key = file("host.key", 0640);
+    config.peer.certificate = file("host.pem", 0644);
+    config.peer.authority = file("ca.pem", 0644);
+    const std::string toml = file("gantryd.toml", 0644);
+    EXPECT_TRUE(check_modes(config, toml).ok());
+    file("host.key", 0644);
+    file("gantryd.toml", 0664);
+    const auto told = check_modes(config, toml);
+    ASSERT_FALSE(told.ok());
+    EXPECT_EQ(told.error().reason, "config.mode");
+    EXPECT_NE(told.error().text.find("host.key has mode 0644; take 0004"), std::string::npos)
+        << told.error().text;
+    EXPECT_NE(told.error().text.find("gantryd.toml has mode 0664; take 0020"), std::string::npos);
+    file("gantryd.toml", 0644);
+    config.peer.listen.clear();
+    EXPECT_TRUE(check_modes(config, toml).ok()) << "the key is not used";
+    ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
+    EXPECT_FALSE(check_modes(config, toml).ok()) << "it can be replaced";
+}
+
+TEST_F(FileModes, AGroupsSnapshotsLieInTheirFolderOnly) {
+    OperatorConfig config;
+    config.snapshot_directory = folder_ + "/snapshots";
+    EXPECT_TRUE(check_snapshot_path(config, "/root/.ssh/authorized_keys").ok()) << "root asks";
+    config.group = "operators";
+    EXPECT_TRUE(check_snapshot_path(config, folder_ + "/snapshots/vm.gsnap").ok());
+    for (const std::string& path :
+         {std::string("/root/.ssh/authorized_keys"), folder_ + "/vm.gsnap",
+          folder_ + "/snapshots/../vm.gsnap", folder_ + "/snapshots/..",
+          folder_ + "/snapshots/x/vm.gsnap", folder_ + "/snapshots/",
+          folder_ + "/snapshots/./vm.gsnap", std::string("vm.gsnap"), std::string()}) {
+        const auto refused = check_snapshot_path(config, path);
+        ASSERT_FALSE(refused.ok()) << path;
+        EXPECT_EQ(refused.error().reason, "snapshot.directory") << path;
+    }
+    ASSERT_EQ(::chmod(config.snapshot_directory.c_str(), 0770), 0);
+    EXPECT_FALSE(check_snapshot_path(config, folder_ + "/snapshots/vm.gsnap").ok());
+    std::filesystem::remove(config.snapshot_directory);
+    std::filesystem::create_directory_symlink("/etc", config.snapshot_directory);
+    EXPECT_FALSE(check_snapshot_path(config, folder_ + "/snapshots/passwd").ok());
 }
 
 }  // namespace
