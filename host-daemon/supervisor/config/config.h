@@ -61,7 +61,7 @@ struct WorkerConfig {
     bool private_tmp = true;
     bool private_network = true;
     bool pageable_access = false;  // also a GPU whose kernels reach all memory of a worker
-    bool fixed_addresses = true;  // exec with address randomisation off
+    bool fixed_addresses = true;   // exec with address randomisation off
     std::int64_t files_max = 4096;
     std::int64_t memory_limit_mib = 0;  // RLIMIT_DATA; 0: none
     std::int64_t start_timeout_s = 60;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """gantry-relay: wants a key, and neither idle, slow, many nor unproven connections stop the others.
 
-    relay_test.py BUILD
+    relay.py --build BUILD
 
 Each client has an address of its own of the loopback's network.
 """
 
+import argparse
 import contextlib
 import pathlib
 import re
@@ -204,5 +205,7 @@ class Relay(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    Relay.build = pathlib.Path(sys.argv.pop())
-    unittest.main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    Relay.build = parser.parse_args().build.resolve()
+    unittest.main(argv=sys.argv[:1])

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A GPU whose kernels reach all memory of a worker (HMM, ATS) is refused by name.
 
-    pageable_test.py BUILD
+    pageable.py --build BUILD
 
 The soft GPU plays it: a profile says what its attributes are.
 """
 
+import argparse
 import pathlib
 import subprocess
 import sys
@@ -71,5 +72,7 @@ class Pageable(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    Pageable.build = pathlib.Path(sys.argv.pop())
-    unittest.main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    Pageable.build = parser.parse_args().build.resolve()
+    unittest.main(argv=sys.argv[:1])
