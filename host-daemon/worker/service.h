@@ -51,7 +51,6 @@ private:
     };
     using Descriptors = std::vector<control::UniqueFd>;
 
-    void serve_connection();
     bool answer_one();
     Result<void> handle(const control::ToWorker& request, Descriptors& in,
                         control::FromWorker* reply, Descriptors* out);

@@ -85,9 +85,6 @@ std::uint32_t small_from_double(double value, const SmallFormat& format, bool sa
 float float_from_half(std::uint16_t bits) {
     return static_cast<float>(double_from_small(bits, kHalf));
 }
-float float_from_bf16(std::uint16_t bits) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
 std::uint16_t half_from_double(double value) {
     return static_cast<std::uint16_t>(small_from_double(value, kHalf, false));
 }

@@ -6,7 +6,6 @@
 namespace gantry::softgpu {
 
 [[nodiscard]] float float_from_half(std::uint16_t bits);
-[[nodiscard]] float float_from_bf16(std::uint16_t bits);
 [[nodiscard]] std::uint16_t half_from_double(double value);  ///< Nearest even.
 [[nodiscard]] std::uint16_t bf16_from_double(double value);
 /// A small float with `exponent_bits` and `mantissa_bits`; see numbers.cc for NaN and overflow.
