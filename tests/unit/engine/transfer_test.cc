@@ -53,7 +53,7 @@ TEST(Convergence, OfAReplacementGoesOnWhileRoundsHalveAndThePauseCannotTakeTheRe
     EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kAnotherRound);
     EXPECT_EQ(rounds.copy_time(kGiB), Duration{10'000});
     EXPECT_TRUE(rounds.fits(rounds.copy_time(6 * kGiB)));
-    EXPECT_FALSE(rounds.fits(rounds.copy_time(6 * kGiB + kBlockBytes)));
+    EXPECT_FALSE(rounds.fits(rounds.copy_time(6 * kGiB + 2 * kBlockBytes)));
     rounds.add({32 * kGiB, 32 * kGiB, Duration{640'000}});
     EXPECT_EQ(rounds.judge(std::nullopt), Convergence::kAnotherRound);
     EXPECT_EQ(rounds.copy_time(kGiB), Duration{10'000}) << "the best round counts";
