@@ -118,7 +118,9 @@ void World::deliver_bulk(int to, const Bulk& bulk) {
     if (!is_counted && options.mutation != Mutation::kApplyStaleBatches) {
         return;
     }
-    after(Duration{applying.between(10, 5'000)},
+    // Now and then longer than the target waits for a round, which is sent again meanwhile.
+    const bool is_slow = now < heal_at && applying.chance(0.02);
+    after(Duration{applying.between(10, is_slow ? 4'000'000 : 5'000)},
           [this, to, bulk, is_counted = is_counted && options.mutation != Mutation::kCountEarly,
            life = host.life, attempt = host.target_attempt] {
               if (hosts[to].life == life && hosts[to].target_attempt == attempt) {
