@@ -172,8 +172,11 @@ private:
 
 class HostileWorker {
 public:
-    HostileWorker(control::PacketListener listener, Choices choices)
-        : listener_(std::move(listener)), choices_(choices), thread_([this] { serve(); }) {}
+    HostileWorker(pid_t process, control::PacketListener listener, Choices choices)
+        : process_(process),
+          listener_(std::move(listener)),
+          choices_(choices),
+          thread_([this] { serve(); }) {}
     ~HostileWorker() {
         stopping_ = true;
         thread_.join();
@@ -191,6 +194,7 @@ private:
         while (!stopping_ && !choices_.is_used_up()) {
             if (auto socket = listener_.accept(kLook)) {
                 serve_connection(*socket);
+                ::kill(process_, SIGKILL);  // with its connection, or gantryd waits for its end
             }
         }
         listener_ = {};
@@ -302,6 +306,7 @@ private:
         return send(socket, reply, descriptors);
     }
 
+    const pid_t process_;
     control::PacketListener listener_;
     Choices choices_;
     HostileRun run_;
@@ -384,7 +389,8 @@ HostileRun run_hostile_worker(std::span<const std::uint8_t> input) {
         Choices choices(input.first(input.size() / 8));
         const auto hypervisor = make_no_hypervisor();
         Registry registry(config, store, *hypervisor);
-        HostileWorker worker(std::move(*listener), Choices(input.subspan(input.size() / 8)));
+        HostileWorker worker(stand.pid(), std::move(*listener),
+                             Choices(input.subspan(input.size() / 8)));
         if (registry.start()) {
             drive(registry, choices, worker);
         }
