@@ -29,7 +29,8 @@ class SystemdVm(PackageTest):
         self.fetch_needs("gantry-host", "gantry-tools", "gantry-guest")
         root.fetch("install", "systemd-sysv", "udev", "dbus", "procps", "kmod")
         self.install("gantry-host", "gantry-tools", "gantry-guest")
-        root.run("sed", "-i", 's,^socket = "",socket = "/run/gantry/guest.sock",',
+        root.run("sed", "-i", "-e", 's,^socket = "",socket = "/run/gantry/guest.sock",',
+                 "-e", 's,^# group = "gantry",any_user = true,',
                  "/etc/gantry/gantryd.toml")
         shutil.copy2(HERE / "vm_steps", root.packages / "vm_steps")
         image = root.folder / "image.cpio"
