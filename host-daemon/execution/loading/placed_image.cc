@@ -258,7 +258,9 @@ Result<void> bring_back_variables(GuestProcess& process, std::uint64_t handle,
     }
     Result<void> placed = place_machine_code(process, handle, variables);
     const auto loaded = process.code.modules.get(handle);
-    if (placed.ok() || !loaded || !ptx_units(*loaded, process.device.compute_capability()).ok()) {
+    // Compiled code would need the same memory.
+    if (placed.ok() || placed.error().reason == "module.globals.not_now" || !loaded ||
+        !ptx_units(*loaded, process.device.compute_capability()).ok()) {
         return placed;
     }
     log_line("its PTX is compiled: %s", placed.error().to_string().c_str());
