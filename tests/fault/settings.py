@@ -76,6 +76,20 @@ def misspelt(build):
     done = run(build / "bin/gantry", "--socket", "/nonexistent", "hook", "released", "g1",
                GANTRY_FINGERPRINT="gpu")
     expect(done.returncode == 0 and not done.stderr, f"what lets go was refused: {done}")
+    hook(build)
+
+
+def hook(build):
+    """libvirt's own script, of a VM without our metadata and of one of ours."""
+    script = ROOT / "migration/libvirt/hooks/50-gantry"
+    for ours, wanted in (("", 0), ("<x xmlns:gantry='urn:gantry:vm:1'/>", 1)):
+        clean = {name: value for name, value in os.environ.items()
+                 if not name.startswith("GANTRY_")}
+        done = subprocess.run(["sh", script, "g1", "migrate", "begin", "-"], input=ours, text=True,
+                              env={**clean, **FOREIGN, "GANTRY": build / "bin/gantry"},
+                              capture_output=True, timeout=60 * PATIENCE)
+        expect(done.returncode == wanted and "unknown setting" not in done.stderr, f"{done}")
+    print("50-gantry: takes no offence at names of others")
 
 
 def watch_unknown(build, work):
