@@ -70,9 +70,12 @@ struct Progress {
     std::uint64_t bytes_total = 0;  ///< Resident bytes of the session.
     /// Content of the blocks sent so far, each time it was sent.
     std::uint64_t bytes_content = 0;
-    std::uint64_t bytes_sent = 0;       ///< Put on the link for it, after elision and compression.
-    std::uint64_t bytes_remaining = 0;  ///< Known to differ at the last scan.
+    std::uint64_t bytes_sent = 0;  ///< Put on the link for it, after elision and compression.
+    /// At the target still to come: of the round under way, or, between two, what a scan would
+    /// find by the estimate. All of it until the first round has ended.
+    std::uint64_t bytes_remaining = 0;
     double link_bytes_per_second = 0.0;
+    double dirty_bytes_per_second = 0.0;  ///< Found changed by the last scan; 0: not known yet.
     Duration downtime_estimate{};
     Duration downtime{};  ///< From freeze until thaw or grant, once known.
     Duration elapsed{};   ///< Since the migration began.
@@ -101,6 +104,9 @@ enum class Outcome : std::uint32_t {
 /// Limits and deadlines. Each is there so that no state lasts for ever.
 struct Settings {
     Duration downtime_target{300'000};
+    /// Source: a longer pause than this needs an operator's word; else the move is refused while
+    /// the guest runs. Target: its hook waits for the source's verdict. 0: any.
+    Duration downtime_max{10'000'000};
     std::uint32_t rounds_max = 30;
     Duration retry{250'000};        ///< First repeat of an unanswered message; doubles ...
     Duration retry_max{4'000'000};  ///< ... up to this.
@@ -108,7 +114,8 @@ struct Settings {
     Duration describe_deadline{10'000'000};
     Duration reservation_ttl{30'000'000};    ///< Target: silence of the source before the guest is
                                              ///< here.
-    Duration hook_wait_max{25'000'000};      ///< Target: admit at the latest after this.
+    Duration hook_wait_max{25'000'000};      ///< Then a pause within downtime_max will do.
+    Duration hook_hold_max{280'000'000};     ///< Then the move is refused for want of one.
     Duration arrival_deadline{600'000'000};  ///< Admitted, and no guest came.
     Duration round_deadline{120'000'000};    ///< One round without any acknowledgement.
     Duration idle_round_interval{500'000};   ///< Converged, waiting for the pause: scan again after

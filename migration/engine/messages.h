@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -122,7 +123,9 @@ struct MsgAbort {
     std::string reason;  ///< Stable id.
     std::string text;
 };
-struct MsgAlive {};  ///< Heartbeat: renews the target's reservation and the source's patience.
+struct MsgAlive {  ///< Heartbeat: renews the target's reservation and the source's patience.
+    std::optional<std::uint64_t> remaining_bytes;  ///< Of the source: Progress::bytes_remaining.
+};
 
 using MessageBody =
     std::variant<MsgPrepare, MsgReady, MsgRoundAck, MsgRoundLost, MsgFreezeRequest, MsgVerified,

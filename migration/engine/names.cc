@@ -73,20 +73,20 @@ const char* to_string(Outcome outcome) {
 }
 
 const char* event_name(const SourceEvent& event) {
-    static constexpr const char* kNames[] = {"Received",       "Timer",
-                                             "Described",      "DescribeFailed",
-                                             "PrecopyBegun",   "RoundSent",
-                                             "RoundProgress",  "RoundFailed",
-                                             "Frozen",         "FreezeFailed",
-                                             "CompleteSent",   "CompleteFailed",
-                                             "GrantDurable",   "GrantWriteFailed",
-                                             "Thawed",         "Released",
-                                             "WorkerLost",     "Domain",
-                                             "GuestSuspended", "GuestPreSwitchover",
-                                             "GuestResumed",   "GuestGone",
-                                             "GuestStopped",   "JobFailed",
-                                             "OperatorAbort",  "OperatorDiscard",
-                                             "Restarted"};
+    static constexpr const char* kNames[] = {"Received",        "Timer",
+                                             "Described",       "DescribeFailed",
+                                             "PrecopyBegun",    "RoundSent",
+                                             "RoundProgress",   "RoundFailed",
+                                             "Frozen",          "FreezeFailed",
+                                             "CompleteSent",    "CompleteFailed",
+                                             "GrantDurable",    "GrantWriteFailed",
+                                             "Thawed",          "Released",
+                                             "WorkerLost",      "Domain",
+                                             "GuestSuspended",  "GuestPreSwitchover",
+                                             "GuestResumed",    "GuestGone",
+                                             "GuestStopped",    "JobFailed",
+                                             "OperatorAbort",   "OperatorForce",
+                                             "OperatorDiscard", "Restarted"};
     static_assert(std::size(kNames) == std::variant_size_v<SourceEvent>);
     return kNames[event.index()];
 }

@@ -101,6 +101,8 @@ struct JobFailed {};
 // operators and gantryd
 
 struct OperatorAbort {};
+/// The move under way, or the next one if there is none, may pause for longer than downtime_max.
+struct OperatorForce {};
 /// In kHolding or kGranted: the state may go.
 struct OperatorDiscard {};
 /// First event after a restart of gantryd.
@@ -113,16 +115,18 @@ struct Restarted {
 
 }  // namespace source_event
 
-using SourceEvent = std::variant<
-    source_event::Received, source_event::Timer, source_event::Described,
-    source_event::DescribeFailed, source_event::PrecopyBegun, source_event::RoundSent,
-    source_event::RoundProgress, source_event::RoundFailed, source_event::Frozen,
-    source_event::FreezeFailed, source_event::CompleteSent, source_event::CompleteFailed,
-    source_event::GrantDurable, source_event::GrantWriteFailed, source_event::Thawed,
-    source_event::Released, source_event::WorkerLost, source_event::Domain,
-    source_event::GuestSuspended, source_event::GuestPreSwitchover, source_event::GuestResumed,
-    source_event::GuestGone, source_event::GuestStopped, source_event::JobFailed,
-    source_event::OperatorAbort, source_event::OperatorDiscard, source_event::Restarted>;
+using SourceEvent =
+    std::variant<source_event::Received, source_event::Timer, source_event::Described,
+                 source_event::DescribeFailed, source_event::PrecopyBegun, source_event::RoundSent,
+                 source_event::RoundProgress, source_event::RoundFailed, source_event::Frozen,
+                 source_event::FreezeFailed, source_event::CompleteSent,
+                 source_event::CompleteFailed, source_event::GrantDurable,
+                 source_event::GrantWriteFailed, source_event::Thawed, source_event::Released,
+                 source_event::WorkerLost, source_event::Domain, source_event::GuestSuspended,
+                 source_event::GuestPreSwitchover, source_event::GuestResumed,
+                 source_event::GuestGone, source_event::GuestStopped, source_event::JobFailed,
+                 source_event::OperatorAbort, source_event::OperatorForce,
+                 source_event::OperatorDiscard, source_event::Restarted>;
 
 /// For logs.
 [[nodiscard]] const char* event_name(const SourceEvent& event);

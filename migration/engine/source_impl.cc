@@ -98,6 +98,7 @@ void SourceMachine::Impl::on(const source_event::GuestStopped& /*event*/) { on_j
 void SourceMachine::Impl::on(const source_event::JobFailed& /*event*/) { on_job_ended(); }
 
 void SourceMachine::Impl::on_job_ended() {
+    cancelled_at_.reset();
     if (m_ && !frozen_or_freezing() && state_ != SourceState::kThawing) {
         fail({Code::kAborted, "migration.job_failed",
               "libvirt ended the migration of this VM; it goes on here."});
@@ -111,6 +112,14 @@ void SourceMachine::Impl::on(const source_event::OperatorAbort& /*event*/) {
         abort_job();
         fail({Code::kCancelled, "migration.aborted_by_operator",
               "The operator aborted the migration."});
+    }
+}
+
+void SourceMachine::Impl::on(const source_event::OperatorForce& /*event*/) {
+    is_forced_ = true;
+    if (state_ == SourceState::kPrecopy && m_ && m_->begun && !m_->converged) {
+        m_->converged = true;
+        send_converged();
     }
 }
 
@@ -166,6 +175,9 @@ void SourceMachine::Impl::on(const source_event::Domain& event) {
     }
     const bool running = report.domain == DomainState::kRunning;
     guest_gone_ = report.domain == DomainState::kAbsent;
+    if (report.job == JobState::kNone || !running) {
+        cancelled_at_.reset();
+    }
     look_whether_job_is_over(report);
     look_whether_move_is_over(report);
     if (lost_request_ && state_ == SourceState::kLost) {
@@ -225,6 +237,7 @@ void SourceMachine::Impl::look_whether_move_is_over(const DomainReport& report) 
                                                                  : settings_.job_absent_grace;
     if (now_ - *move_over_since_ >= grace) {
         awaits_attempt_ = false;
+        is_forced_ = false;
     }
 }
 
@@ -359,7 +372,7 @@ void SourceMachine::Impl::on(const source_event::WorkerLost& /*event*/) {
 
 void SourceMachine::Impl::on(const source_event::Timer& /*event*/) {
     if (timers_.take_due(Timer::kHeartbeat, now_) && m_) {
-        send(MsgAlive{});
+        send(MsgAlive{progress_.bytes_remaining});
         timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
     }
     if (timers_.take_due(Timer::kPoll, now_)) {

@@ -52,6 +52,9 @@ private:
         std::uint32_t verify_failures = 0;
         std::uint32_t state_failures = 0;  ///< Of frozen workers, to say their state.
         std::uint32_t freeze_failures = 0;
+        std::uint32_t rounds_too_long = 0;  ///< In a row: the pause would be longer than allowed.
+        TimePoint prepared_at{};
+        std::uint64_t bytes_expected = 0;  ///< What the next scan may find.
         bool begun = false;
         bool converged = false;
         bool freeze_asked = false;  ///< By the target; libvirt's word is awaited.
@@ -85,6 +88,7 @@ private:
     void on(const source_event::GuestStopped& event);
     void on(const source_event::JobFailed& event);
     void on(const source_event::OperatorAbort& event);
+    void on(const source_event::OperatorForce& event);
     void on(const source_event::OperatorDiscard& event);
     void on(const source_event::Restarted& event);
     void on_domain_while_moving(const DomainReport& report);
@@ -119,6 +123,9 @@ private:
     void on(const source_event::RoundSent& event);
     void on_round_acked(std::uint64_t round);
     void after_precopy_round();
+    [[nodiscard]] bool will_not_get_better(Convergence verdict) const;
+    void refuse_pause(const DowntimeEstimate& estimate);
+    void send_converged();
     void begin_freeze();
     void replace_token();
     void on(const source_event::Frozen& event);
@@ -177,7 +184,10 @@ private:
     FreezeToken newest_token_;            ///< The last one used: its count is never used again.
     bool resumed_meanwhile_ = false;      ///< RESUMED came while freezing or granting.
     bool lost_ = false;
-    bool granted_in_vain_ = false;     ///< The target has lost what it was granted.
+    bool granted_in_vain_ = false;  ///< The target has lost what it was granted.
+    bool is_forced_ = false;  ///< An operator allows one move a longer pause than downtime_max.
+    /// libvirt was asked to cancel an admitted guest's job: no attempt begins in its last moments.
+    std::optional<TimePoint> cancelled_at_;
     bool lost_token_unknown_ = false;  ///< Restarted without workers: which token, nobody knows.
     std::optional<std::pair<MigrationId, MsgGrantRequest>> lost_request_;
     bool guest_suspended_ = false;

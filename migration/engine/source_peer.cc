@@ -81,7 +81,9 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
         }
         return;
     }
-    if (state_ == SourceState::kTakingBack) {
+    constexpr Duration kCancelling{10'000'000};  // libvirt needs seconds to end a job
+    const bool ends = cancelled_at_ && now_ - *cancelled_at_ < kCancelling && !guest_away();
+    if (state_ == SourceState::kTakingBack || ends) {
         return;  // in a moment; the target repeats it
     }
     const auto ended =
@@ -157,6 +159,7 @@ void SourceMachine::Impl::on_verified(FreezeToken token) {
     if (state_ == SourceState::kFrozen) {
         timers_.clear(Timer::kRetry);
         m_->round_in_flight = false;
+        progress_.bytes_remaining = 0;
         report(Phase::kCommit, 0.0);
     }
 }

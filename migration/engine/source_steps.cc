@@ -15,8 +15,9 @@ double precopy_done(std::size_t rounds) {
 /// No other attempt follows within the hypervisor's job: it has ended, or the target will not.
 bool ends_the_move(std::string_view reason) {
     constexpr std::string_view kEnds[] = {
-        grant_refusal::kGuestNotGone, "migration.aborted_by_operator", "migration.verify_failed",
-        "migration.job_failed", "migration.job_gone"};
+        grant_refusal::kGuestNotGone, "migration.aborted_by_operator",
+        "migration.verify_failed",    "migration.job_failed",
+        "migration.job_gone",         "migration.not_converging"};
     return std::ranges::count(kEnds, reason) != 0;
 }
 
@@ -46,6 +47,8 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     m_->rounds = Rounds(rules_of_move(settings_));
     m_->target = prepare.capabilities;
     m_->peer_heard = now_;
+    m_->prepared_at = now_;
+    cancelled_at_.reset();
     if (guest_gone_ && !announced_) {  // Its host lacks libvirt's hook, most likely.
         alert(AlertKind::kAwaitingOperator, "migration.not_announced",
               "The guest left this host before its migration was announced here: what its GPU was "
@@ -93,6 +96,7 @@ void SourceMachine::Impl::on(const source_event::Described& event) {
     }
     m_->warnings = std::move(findings);
     progress_.bytes_total = m_->needs.resident_bytes();
+    progress_.bytes_remaining = m_->bytes_expected = progress_.bytes_total;
     enter(SourceState::kOffered, settings_.reservation_ttl);
     send_offer();
     arm_retry();
@@ -207,24 +211,65 @@ void SourceMachine::Impl::after_precopy_round() {
     const std::uint64_t resident = m_->stats.bytes_resident;
     const std::vector<RoundRecord>& rounds = m_->rounds.records();
     const Convergence verdict = m_->rounds.judge(m_->rounds.downtime(resident));
-    m_->converged = m_->converged || verdict != Convergence::kAnotherRound;
+    const bool is_idle = m_->converged || verdict != Convergence::kAnotherRound;
     // Converged, the pause comes at some moment of the time between two idle rounds.
     const Duration open =
-        rounds.back().elapsed + (m_->converged ? settings_.idle_round_interval / 2 : Duration{});
+        rounds.back().elapsed + (is_idle ? settings_.idle_round_interval / 2 : Duration{});
     const DowntimeEstimate estimate = estimate_downtime(rounds, resident, open);
-    progress_.bytes_remaining = estimate.bytes_remaining;
+    progress_.bytes_remaining = m_->bytes_expected = estimate.bytes_remaining;
     progress_.link_bytes_per_second = estimate.bytes_per_second;
+    progress_.dirty_bytes_per_second = dirty_rate(rounds);
     progress_.downtime_estimate = estimate.downtime.value_or(Duration{});
+    const bool too_long = !is_forced_ && verdict != Convergence::kFits &&
+                          settings_.downtime_max.count() != 0 && estimate.downtime &&
+                          *estimate.downtime > settings_.downtime_max;
+    m_->rounds_too_long = too_long ? m_->rounds_too_long + 1 : 0;
+    if (too_long && will_not_get_better(verdict)) {
+        refuse_pause(estimate);
+        return;
+    }
+    const bool has_waited = now_ - m_->prepared_at >= settings_.hook_wait_max;
+    m_->converged = m_->converged || is_forced_ ||
+                    (!too_long && (verdict != Convergence::kAnotherRound || has_waited));
     report(Phase::kPrecopy, m_->converged ? 1.0 : precopy_done(rounds.size()));
     timers_.clear(Timer::kRetry);
     if (m_->converged) {
-        send(MsgConverged{progress_.downtime_estimate, estimate.bytes_remaining});
+        send_converged();
         // Until the pause comes, keep what is left small.
         timers_.set(Timer::kIdleRound, now_ + settings_.idle_round_interval);
         timers_.clear(Timer::kState);
     } else {
         begin_round();
     }
+}
+
+/// Of a pause that would be too long. An admitted guest may pause at any moment, but a single slow
+/// round says little.
+bool SourceMachine::Impl::will_not_get_better(Convergence verdict) const {
+    constexpr std::uint32_t kRoundsToBeSure = 4;
+    if (m_->converged) {
+        return settings_.may_abort_job && m_->rounds_too_long >= kRoundsToBeSure;
+    }
+    return verdict == Convergence::kNoImprovement || verdict == Convergence::kRoundsExhausted ||
+           now_ - m_->prepared_at >= std::max(settings_.hook_wait_max, settings_.hook_hold_max);
+}
+
+/// While the guest runs: it and its programs go on here. Where it was admitted, libvirt cancels;
+/// should it pause all the same, the target's next attempt takes its session along.
+void SourceMachine::Impl::refuse_pause(const DowntimeEstimate& estimate) {
+    if (m_->converged) {
+        cancelled_at_ = now_;
+    }
+    abort_job();
+    end_migration(
+        Outcome::kRefused,
+        {Code::kFailedPrecondition, "migration.not_converging",
+         not_converging_text(estimate, progress_.dirty_bytes_per_second, settings_.downtime_max)},
+        Announce::kYes);
+}
+
+void SourceMachine::Impl::send_converged() {
+    send(MsgConverged{progress_.downtime_estimate, progress_.bytes_remaining});
 }
 
 FreezeToken SourceMachine::Impl::next_token() const {
@@ -387,6 +432,7 @@ void SourceMachine::Impl::end_migration(Outcome outcome, Error why, Announce ann
     }
     m_.reset();
     awaits_attempt_ = outcome == Outcome::kRolledBack && !ends_the_move(ended_.back().why.reason);
+    is_forced_ = is_forced_ && awaits_attempt_;
     timers_.clear_all();
     if (frozen_or_freezing()) {
         enter(SourceState::kHolding, settings_.operator_deadline);
@@ -441,10 +487,13 @@ void SourceMachine::Impl::report(Phase phase, double fraction) {
 /// While a round is under way: by what the target has acknowledged of it.
 void SourceMachine::Impl::report_round() {
     // The first round sends everything; what its later parts hold is not known before their scan.
-    const std::uint64_t due = m_->rounds.records().empty()
-                                  ? std::max(m_->stats.bytes_changed, progress_.bytes_total)
-                                  : m_->stats.bytes_changed;
-    const auto done = static_cast<double>(std::min(m_->stats.bytes_acknowledged, due));
+    const bool is_scanned =
+        m_->round_sent || (m_->rounds.records().size() == 1 && m_->stats.bytes_changed != 0);
+    const std::uint64_t due = is_scanned ? m_->stats.bytes_changed
+                                         : std::max(m_->stats.bytes_changed, m_->bytes_expected);
+    const std::uint64_t acknowledged = std::min(m_->stats.bytes_acknowledged, due);
+    progress_.bytes_remaining = due - acknowledged;
+    const auto done = static_cast<double>(acknowledged);
     const double share = due == 0 ? 0.0 : done / static_cast<double>(due);
     if (frozen_) {
         report(Phase::kSwitchover, 0.5 * share);

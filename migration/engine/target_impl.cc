@@ -293,7 +293,7 @@ void TargetMachine::Impl::on(const target_event::Timer& /*event*/) {
     }
     if (!final_state() && timers_.take_due(Timer::kHook, now_)) {
         if (needs_ && state_ != TargetState::kReserving) {
-            admit();
+            admit_or_hold();
         } else if (guest_starting_ || arrival_) {
             timers_.set(Timer::kHook, now_ + settings_.hook_wait_max);  // no hook: nothing to tell
         } else {
@@ -312,6 +312,24 @@ void TargetMachine::Impl::on(const target_event::Timer& /*event*/) {
     }
     if (!final_state() && timers_.take_due(Timer::kState, now_)) {
         on_state_deadline();
+    }
+}
+
+/// The source says when the pause is short enough. Where the guest does not depend on the hook any
+/// more, or is paused already, there is nothing to hold it for.
+void TargetMachine::Impl::admit_or_hold() {
+    const bool can_hold = hook_ == Hook::kWaiting && state_ == TargetState::kReceiving &&
+                          !guest_starting_ && !arrival_ && settings_.downtime_max.count() != 0;
+    const TimePoint end = begun_at_ + std::max(settings_.hook_wait_max, settings_.hook_hold_max);
+    if (!can_hold) {
+        admit();
+    } else if (now_ < end) {
+        timers_.set(Timer::kHook, end);
+    } else {
+        give_up({Code::kDeadlineExceeded, "migration.not_converging",
+                 "The expected pause did not come below migration.downtime_max_ms within "
+                 "migration.hook_hold_s: move while the programs write less, or accept the pause "
+                 "with `gantry force-complete` at the source."});
     }
 }
 

@@ -51,6 +51,7 @@ private:
     void on_guest_stopped();
     void on_retry();
     void on_state_deadline();
+    void admit_or_hold();
     void check_silence();
 
     // target_steps.cc

@@ -24,10 +24,16 @@ void TargetMachine::Impl::on(const target_event::Received& event) {
         }
     } else if (const auto* end = std::get_if<MsgRoundEnd>(&body)) {
         on_round_end(*end);
-    } else if (std::holds_alternative<MsgConverged>(body)) {
+    } else if (const auto* converged = std::get_if<MsgConverged>(&body)) {
         if (state_ == TargetState::kReceiving) {
+            progress_.bytes_remaining = converged->remaining_bytes;
+            progress_.downtime_estimate = converged->downtime_estimate;
             report(Phase::kPrecopy, 1.0);
             admit();
+        }
+    } else if (const auto* alive = std::get_if<MsgAlive>(&body)) {
+        if (alive->remaining_bytes && state_ == TargetState::kReceiving) {
+            progress_.bytes_remaining = *alive->remaining_bytes;
         }
     } else if (const auto* complete = std::get_if<MsgComplete>(&body)) {
         on_complete(*complete);
@@ -56,7 +62,7 @@ void TargetMachine::Impl::on_offer(const MsgOffer& offer) {
     }
     needs_ = offer.needs;
     epoch_ = Epoch{offer.epoch.value + 1};
-    progress_.bytes_total = offer.needs.resident_bytes();
+    progress_.bytes_remaining = progress_.bytes_total = offer.needs.resident_bytes();
     if (offer.protocol_version != kEngineProtocolVersion) {
         give_up({Code::kFailedPrecondition, "protocol.version",
                  "The two hosts' gantryd speak different versions of the migration protocol: "
@@ -146,6 +152,7 @@ void TargetMachine::Impl::on(const target_event::Applied& event) {
     complete_.reset();
     verified_ = held_ = token;
     not_frozen_ = false;
+    progress_.bytes_remaining = 0;
     send(MsgVerified{token});
     report(Phase::kSwitchover, 1.0);
     enter(TargetState::kComplete, std::nullopt);

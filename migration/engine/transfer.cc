@@ -1,11 +1,17 @@
 #include "migration/engine/transfer.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace gantry::engine {
 namespace {
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+/// Within which what round `i`, not the first, found changed was written.
+Duration interval_before(const std::vector<RoundRecord>& rounds, std::size_t i) {
+    return rounds[i].since_last.count() != 0 ? rounds[i].since_last : rounds[i - 1].elapsed;
+}
 
 /// Share of the bar that each phase ends at, in per cent.
 struct PhaseSpan {
@@ -50,10 +56,8 @@ std::uint64_t estimate_remaining_bytes(const std::vector<RoundRecord>& rounds,
     constexpr std::size_t kRoundsUsed = 4;
     std::vector<Point> points;
     for (std::size_t i = rounds.size() - 1; i > 0 && points.size() < kRoundsUsed; --i) {
-        const Duration interval =
-            rounds[i].since_last.count() != 0 ? rounds[i].since_last : rounds[i - 1].elapsed;
-        points.push_back(
-            {std::max(seconds(interval), 1e-6), static_cast<double>(rounds[i].bytes_changed)});
+        points.push_back({std::max(seconds(interval_before(rounds, i)), 1e-6),
+                          static_cast<double>(rounds[i].bytes_changed)});
     }
     std::sort(points.begin(), points.end(),
               [](const Point& a, const Point& b) { return a.time < b.time; });
@@ -108,6 +112,29 @@ DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
             kDowntimeFixed + 2 * scan + Duration(static_cast<std::int64_t>(std::min(us, 1e15)));
     }
     return estimate;
+}
+
+double dirty_rate(const std::vector<RoundRecord>& rounds) {
+    if (rounds.size() < 2) {
+        return 0.0;
+    }
+    return static_cast<double>(rounds.back().bytes_changed) /
+           std::max(seconds(interval_before(rounds, rounds.size() - 1)), 1e-6);
+}
+
+std::string not_converging_text(const DowntimeEstimate& estimate, double dirty_bytes_per_second,
+                                Duration downtime_max) {
+    constexpr double kMib = 1024.0 * 1024.0;
+    char text[400];
+    std::snprintf(text, sizeof(text),
+                  "the pause would take about %.1f s, migration.downtime_max_ms allows %.1f s: "
+                  "%.0f MiB are left, the programs change %.0f MiB/s and the link takes %.0f "
+                  "MiB/s. Move while they do less, give the link more bandwidth, or accept the "
+                  "pause with `gantry force-complete`",
+                  seconds(estimate.downtime.value_or(Duration{})), seconds(downtime_max),
+                  static_cast<double>(estimate.bytes_remaining) / kMib,
+                  dirty_bytes_per_second / kMib, estimate.bytes_per_second / kMib);
+    return text;
 }
 
 RoundRules rules_of_move(const Settings& settings) {

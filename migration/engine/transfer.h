@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "migration/engine/machine.h"
@@ -58,6 +59,12 @@ struct DowntimeEstimate {
 /// takes about as long as the scan. Never shrinks with `open`.
 [[nodiscard]] DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
                                                  std::uint64_t bytes_resident, Duration open);
+
+/// Bytes that the last scan found changed a second since the one before; 0: not known yet.
+[[nodiscard]] double dirty_rate(const std::vector<RoundRecord>& rounds);
+/// Why a pause of more than `downtime_max` is refused, with the figures that say so.
+[[nodiscard]] std::string not_converging_text(const DowntimeEstimate& estimate,
+                                              double dirty_bytes_per_second, Duration downtime_max);
 
 enum class Convergence {
     kAnotherRound = 1,

@@ -80,6 +80,7 @@ void World::virsh_migrate() {
     job.number = number;
     job.active = true;
     job.hook_waiting = true;
+    job.hook_begun = now;
     job.from = from;
     job.to = 1 - from;
     job.script =
@@ -89,6 +90,10 @@ void World::virsh_migrate() {
     trace("virsh migrate %d -> %d, script %d", from, job.to, static_cast<int>(job.script));
     if (job.script == Script::kOperatorPaused) {
         guests[from].domain = Domain::kPaused;
+    }
+    if (bounds.chance(0.1)) {  // an operator accepts whatever pause it takes
+        after(Duration{bounds.between(100'000, 6'000'000)},
+              [this, from] { source_step(from, source_event::OperatorForce{}); });
     }
     Host& target = hosts[job.to];
     if (target.source && target.source->state() == engine::SourceState::kReleased) {

@@ -115,7 +115,13 @@ struct SourceCarrier {
         }
     }
 
-    void operator()(const action::Send& send) const { world.send(index, send.message); }
+    void operator()(const action::Send& send) const {
+        const bool is_verdict = std::holds_alternative<engine::MsgConverged>(send.message.body) ||
+                                std::holds_alternative<engine::MsgAbort>(send.message.body);
+        if (world.options.mutation != Mutation::kHookWaitsForVerdict || !is_verdict) {
+            world.send(index, send.message);
+        }
+    }
     void operator()(const action::Describe& /*describe*/) const {
         answer(world.worker_call(index, 100, 50'000), [&to = world, at = index] {
             to.stand_in(at);
@@ -250,6 +256,8 @@ struct SourceCarrier {
         Verdict& verdict = world.verdict;
         verdict.moved_count += finished.outcome == engine::Outcome::kMoved ? 1U : 0U;
         verdict.rolled_back_count += finished.outcome == engine::Outcome::kRolledBack ? 1U : 0U;
+        verdict.pause_refused_count +=
+            finished.error.reason == "migration.not_converging" ? 1U : 0U;
     }
 
     void send_round(std::uint64_t round, bool again) const;

@@ -34,7 +34,11 @@ void execute_command(Device& device, std::uint64_t seq) {
 }
 
 World::World(const Options& given)
-    : options(given), random(given.seed * 2 + 1), confusion(given.seed * 2), applying(~given.seed) {
+    : options(given),
+      random(given.seed * 2 + 1),
+      confusion(given.seed * 2),
+      applying(~given.seed),
+      bounds(~given.seed * 3) {
     settings.downtime_target = Duration{300'000};
     settings.hook_wait_max = Duration{5'000'000};
     settings.reservation_ttl = Duration{10'000'000};
@@ -44,6 +48,14 @@ World::World(const Options& given)
     settings.operator_deadline = Duration{60'000'000};
     settings.arrival_deadline = Duration{60'000'000};
     settings.rounds_max = 8;
+    settings.hook_hold_max = Duration{12'000'000};
+    if (bounds.chance(0.25)) {  // A guest that writes faster than the link carries it.
+        settings.downtime_target = Duration{65'000};
+        settings.downtime_max = Duration{bounds.between(70'000, 130'000)};
+    }
+    if (options.mutation == Mutation::kHookWaitsForVerdict) {
+        settings.hook_hold_max = Duration{3'600'000'000};
+    }
 }
 
 Duration World::delay(std::int64_t low_us, std::int64_t high_us) {
@@ -119,7 +131,17 @@ void World::execute(int host) {
     }
 }
 
+/// libvirt waits for the hook, and the operator for libvirt.
+void World::check_hook() {
+    constexpr Duration kDecides{30'000'000};  // Longer than any of its deadlines.
+    if (job.active && job.hook_waiting && hosts[job.to].daemon_up &&
+        now > job.hook_begun + kDecides) {
+        violate("libvirt's hook waits without end");
+    }
+}
+
 void World::check() {
+    check_hook();
     int executing = 0;
     bool complete_somewhere = false;
     for (const Host& host : hosts) {

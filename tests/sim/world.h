@@ -51,6 +51,7 @@ enum class Mutation {
     kReturnUnproven,       ///< The target returns grants without looking whether it has served.
     kAnnounceEachAttempt,  ///< An attempt that ends takes its announcement along.
     kCountEarly,           ///< Batches count as applied when they come, and nothing is verified.
+    kHookWaitsForVerdict,  ///< The target's hook has no bound of its own, and no verdict comes.
 };
 
 struct Options {
@@ -67,7 +68,8 @@ struct Verdict {
     std::uint64_t rolled_back_count = 0;
     std::uint64_t crash_count = 0;
     std::uint64_t split_brain_count = 0;
-    std::uint64_t returned_count = 0;  ///< Grants that came back unused.
+    std::uint64_t returned_count = 0;       ///< Grants that came back unused.
+    std::uint64_t pause_refused_count = 0;  ///< Moves whose pause would have been too long.
     TimePoint ended{};
 };
 
@@ -170,6 +172,7 @@ struct World {
     void after(Duration delay, std::function<void()> what) { at(now + delay, std::move(what)); }
     void violate(const std::string& what);
     void check();
+    void check_hook();
     void check_end();
     void check_nobody_waits();
     bool quiet() const;
@@ -232,6 +235,7 @@ struct World {
     Random random;
     Random confusion;  ///< Of its own: what it decides leaves the rest as it is.
     Random applying;   ///< So is this: how long batches take to be applied.
+    Random bounds;     ///< Of the pause and the hook; of its own, too.
     Verdict verdict;
     engine::Settings settings;
     TimePoint now{};
@@ -286,6 +290,7 @@ struct World {
         std::uint64_t number = 0;
         bool active = false;
         bool hook_waiting = false;
+        TimePoint hook_begun{};
         bool past_no_return = false;
         bool postcopy_open = false;
         int from = 0;

@@ -62,5 +62,65 @@ TEST_F(HookEnd, WhenThePausedGuestsStateIsComplete) {
     EXPECT_EQ(machine_.state(), TargetState::kComplete);
 }
 
+/// Time passes, up to `end`; all that the machine does meanwhile.
+class HeldHook : public HookEnd {
+protected:
+    /// `end` of the time since the hook was asked.
+    TargetActions wait_until(Duration end) {
+        TargetActions all;
+        while (machine_.next_deadline() && *machine_.next_deadline() <= end) {
+            now_ = *machine_.next_deadline();
+            for (TargetAction& one : machine_.step(target_event::Timer{}, now_)) {
+                all.push_back(std::move(one));
+            }
+            for (TargetAction& one :
+                 machine_.step(target_event::Received{{kMove, MsgAlive{}}}, now_)) {
+                all.push_back(std::move(one));
+            }
+        }
+        now_ = end;
+        return all;
+    }
+    static const Error* refusal(const TargetActions& actions) {
+        for (const TargetAction& one : actions) {
+            if (const auto* refused = std::get_if<action::RefuseAdmission>(&one)) {
+                return &refused->error;
+            }
+        }
+        return nullptr;
+    }
+};
+
+TEST_F(HeldHook, GoesOnWaitingForTheSourcesVerdictAndNotForEver) {
+    to_receiving();
+    receive(MsgRoundEnd{1, 0});
+    step(target_event::RoundApplied{1});
+    TargetActions actions = wait_until(Duration{279'000'000});
+    EXPECT_FALSE(admits(actions)) << "whatever the pause would be";
+    EXPECT_EQ(refusal(actions), nullptr);
+    actions = wait_until(Duration{281'000'000});
+    EXPECT_FALSE(admits(actions));
+    ASSERT_NE(refusal(actions), nullptr);
+    EXPECT_EQ(refusal(actions)->reason, "migration.not_converging");
+}
+
+TEST_F(HeldHook, TheSourcesRefusalIsTheHooks) {
+    to_receiving();
+    wait_until(Duration{40'000'000});
+    const TargetActions actions = receive(MsgAbort{"migration.not_converging", "The pause ..."});
+    ASSERT_NE(refusal(actions), nullptr);
+    EXPECT_EQ(refusal(actions)->text, "The pause ...");
+    EXPECT_EQ(machine_.state(), TargetState::kDiscarded);
+}
+
+TEST_F(HeldHook, WithoutABoundItEndsAsBefore) {
+    Settings settings;
+    settings.downtime_max = Duration{};
+    machine_ = TargetMachine{"vm", settings};
+    to_receiving();
+    EXPECT_FALSE(admits(wait_until(Duration{24'000'000})));
+    EXPECT_TRUE(admits(wait_until(Duration{26'000'000})));
+}
+
 }  // namespace
 }  // namespace gantry::engine
