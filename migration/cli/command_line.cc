@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "migration/cli/commands.h"
+#include "migration/cli/usage_error.h"
 #include "proto/base/settings.h"
 #include "proto/base/standard_output.h"
 
@@ -23,11 +24,14 @@ constexpr char kReleased[] = "released";
 constexpr char kFooter[] =
     "Exit status: 0 done; 1 refused or failed, the reason is on standard error; 2 wrong usage;\n"
     "3 no gantryd answers; 4 no such session, VM or file.";
+constexpr char kCommandFooter[] =
+    "The options of `gantry` itself may stand here, too: --json, --socket.";
 
 struct Arguments {
     Context context{"/run/gantry/operator.sock", Form::kText};
     bool json = false;
     std::string session;
+    std::string help_of;
     std::string target;
     std::string path;
     std::string source;
@@ -57,6 +61,7 @@ public:
                      std::function<int()> action) {
         CLI::App* command = parent.add_subcommand(name, help);
         command->fallthrough();  // --json may stand behind the command
+        command->footer(kCommandFooter);
         command->callback([this, command, action = std::move(action)] {
             arguments_.context.form = arguments_.json ? Form::kJson : Form::kText;
             status = may_run(*command) ? action() : kUsage;
@@ -96,7 +101,8 @@ void add_commands(Command& commands, Arguments& a) {
                                    [&] { return run_preflight(a.context, a.session, a.target); });
     session(preflight, true);
     preflight->add_option("target", a.target,
-                          "ADDRESS:PORT of the other host's gantryd; left out: this host");
+                          "ADDRESS[:PORT] of the other host's gantryd, port 7700 if left out; "
+                          "without it: this host");
     auto* watch = commands.add("watch", "Follow a move until it has ended", [&] {
         return run_watch(a.context, a.session, {!a.forever, a.wait});
     });
@@ -106,6 +112,11 @@ void add_commands(Command& commands, Arguments& a) {
                     "wait for a session that is not here, such as one that moves to this host");
     session(commands.add("abort", "Abort a move under way; the session stays where it is",
                          [&] { return run_abort(a.context, a.session); }),
+            true);
+    session(commands.add("force-complete",
+                         "Let a move go on although its pause is longer than "
+                         "migration.downtime_max_ms allows, once; at its source",
+                         [&] { return run_force_complete(a.context, a.session); }),
             true);
     commands
         .add("inspect",
@@ -150,7 +161,9 @@ void add_commands(Command& commands, Arguments& a) {
         "pull", "Take over the session of a program that is not a VM's from another gantryd",
         [&] { return run_pull(a.context, a.session, a.source, a.handover); });
     session(pull, true);
-    pull->add_option("--from", a.source, "ADDRESS:PORT of the gantryd that serves it")->required();
+    pull->add_option("--from", a.source,
+                     "ADDRESS[:PORT] of the gantryd that serves it, port 7700 if left out")
+        ->required();
     pull->add_option("--handover", a.handover,
                      "its RUN_DIRECTORY/handover.sock, for a program that shares memory with it");
     session(
@@ -160,6 +173,21 @@ void add_commands(Command& commands, Arguments& a) {
     session(commands.add("discard", "Let go the state that is kept for a target",
                          [&] { return run_discard(a.context, a.session); }),
             true);
+}
+
+void add_help(Command& commands, Arguments& a) {
+    commands
+        .add("help", "Print the help of a command",
+             [&a] {
+                 std::vector<const char*> words{"gantry"};
+                 if (!a.help_of.empty()) {
+                     words.push_back(a.help_of.c_str());
+                 }
+                 words.push_back(a.json ? "--json" : "--help");
+                 words.push_back("--help");
+                 return run_command_line(static_cast<int>(words.size()), words.data());
+             })
+        ->add_option("command", a.help_of, "name of the command; left out: of all");
 }
 
 void add_hooks(CLI::App& app, Command& commands, Arguments& a) {
@@ -178,23 +206,6 @@ void add_hooks(CLI::App& app, Command& commands, Arguments& a) {
     released->add_option("cause", a.cause, "libvirt's fourth argument");
 }
 
-/// What was wrong with the arguments, and where help is: that of the command named, if any.
-Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
-    std::string help = "gantry";
-    const CLI::App* command = &app;
-    while (!command->get_subcommands().empty()) {
-        command = command->get_subcommands().front();
-        help += " " + command->get_name();
-    }
-    // CLI11 would say that a command is missing, and not which one it does not know.
-    const std::vector<std::string> unknown = app.remaining(true);
-    const bool lacks_command = command->get_require_subcommand_min() != 0;
-    return {Code::kInvalidArgument, "command.usage",
-            (lacks_command && !unknown.empty() ? "there is no command '" + unknown.front() + "'"
-                                               : std::string(error.what())) +
-                "; see `" + help + " --help`"};
-}
-
 /// --help, which is text in either form, --version, or wrong usage.
 int end_of_parse(const CLI::App& app, const CLI::ParseError& error, bool is_json) {
     const auto say = [is_json](const Error& wrong, int status) {
@@ -202,7 +213,7 @@ int end_of_parse(const CLI::App& app, const CLI::ParseError& error, bool is_json
         return status;
     };
     if (error.get_exit_code() != 0) {
-        return say(usage_error(app, error), kUsage);
+        return say(usage_error("gantry", app, error), kUsage);
     }
     std::ostringstream text;
     if (is_json && dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
@@ -229,6 +240,7 @@ int run_command_line(int argc, const char* const* argv) {
     Command commands(app, arguments);
     add_commands(commands, arguments);
     add_hooks(app, commands, arguments);
+    add_help(commands, arguments);
     try {  // CLI11 reports wrong usage by throwing
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <grpcpp/client_context.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "migration/cli/snapshot_file.h"
+#include "proto/base/did_you_mean.h"
 #include "proto/base/standard_output.h"
 #include "proto/snapshot/object_graph.pb.h"
 
@@ -39,11 +41,36 @@ std::string read_standard_input() {
     return text;
 }
 
+bool is_unanswered(const Error& error) {
+    return error.reason == "daemon.unreachable" || error.reason == "daemon.denied";
+}
+
+/// What `session` may have meant, if it is not here.
+std::string nearest_session(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::ListSessionsReply reply;
+    if (!client.stub().ListSessions(&rpc, {}, &reply).ok()) {
+        return "";
+    }
+    std::vector<std::string> names;
+    for (const control::SessionStatus& one : reply.sessions()) {
+        names.push_back(one.session_id());
+        names.push_back(one.vm_name());
+    }
+    return did_you_mean(session, names);
+}
+
 /// Says why on standard error, as JSON if wanted; returns the exit status that belongs to it.
-int fail(const Context& context, const Error& error) {
+/// `session`: what the command was asked about.
+int fail(const Context& context, Error error, const std::string& session = "") {
+    if (error.reason == "session.unknown" && !session.empty()) {
+        error.text += nearest_session(context, session);
+    }
     std::fputs((context.form == Form::kJson ? error_json(error) : error_text(error)).c_str(),
                stderr);
-    if (error.reason == "daemon.unreachable") {
+    if (is_unanswered(error)) {
         return kUnreachable;
     }
     return error.code == Code::kNotFound ? kNotFound : kRefused;
@@ -69,6 +96,21 @@ control::MemoryWay to_proto(MemoryWay way, control::MemoryWay usual) {
     }
 }
 
+double seconds(std::uint64_t us) { return static_cast<double>(us) / 1e6; }
+
+/// A gantryd's address, whose port may be left out.
+std::string with_port(const std::string& address) {
+    constexpr char kUsualPort[] = ":7700";
+    const bool has_none = address.find(':') == std::string::npos || address.ends_with("]");
+    return address.empty() || !has_none ? address : address + kUsualPort;
+}
+
+std::string host_name() {
+    char name[256] = "";
+    ::gethostname(name, sizeof(name) - 1);
+    return name;
+}
+
 std::string absolute(const std::string& path) {
     std::error_code ignored;
     const auto full = std::filesystem::absolute(path, ignored);
@@ -85,11 +127,13 @@ int run_status(const Context& context, const std::string& session) {
     request.set_session(session);
     control::ListSessionsReply reply;
     if (const auto status = client.stub().ListSessions(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     if (!session.empty() && reply.sessions_size() == 0) {
-        return fail(context, {Code::kNotFound, "session.unknown",
-                              "no session or VM '" + session + "' on this host"});
+        return fail(
+            context,
+            {Code::kNotFound, "session.unknown", "no session or VM '" + session + "' on this host"},
+            session);
     }
     return show(context, reply, status_text(reply));
 }
@@ -100,10 +144,10 @@ int run_preflight(const Context& context, const std::string& session, const std:
     set_deadline(rpc, kQuick);
     control::PreflightRequest request;
     request.set_session(session);
-    request.set_target(target);
+    request.set_target(with_port(target));
     control::PreflightReply reply;
     if (const auto status = client.stub().Preflight(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply, preflight_text(reply), reply.can_move() ? kDone : kRefused);
 }
@@ -128,7 +172,7 @@ int run_watch(const Context& context, const std::string& session, Watching watch
         }
     }
     const auto status = reader->Finish();
-    return status.ok() ? kDone : fail(context, client.explain(status));
+    return status.ok() ? kDone : fail(context, client.explain(status), session);
 }
 
 int run_abort(const Context& context, const std::string& session) {
@@ -139,7 +183,20 @@ int run_abort(const Context& context, const std::string& session) {
     request.set_session(session);
     control::AbortReply reply;
     if (const auto status = client.stub().Abort(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
+    }
+    return show(context, reply, reply.text() + "\n");
+}
+
+int run_force_complete(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::ForceCompleteRequest request;
+    request.set_session(session);
+    control::ForceCompleteReply reply;
+    if (const auto status = client.stub().ForceComplete(&rpc, request, &reply); !status.ok()) {
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply, reply.text() + "\n");
 }
@@ -157,7 +214,7 @@ int run_inspect(const Context& context, const std::string& session) {
     request.set_session(session);
     control::InspectReply reply;
     if (const auto status = client.stub().Inspect(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     // A graph has no other form than its fields: both forms print JSON, the text form indented.
     std::vector<snapshot::ObjectGraph> graphs(static_cast<std::size_t>(reply.parts_size()));
@@ -180,11 +237,13 @@ int run_snapshot(const Context& context, const std::string& session, const std::
     request.set_suspend(suspend);
     control::SnapshotReply reply;
     if (const auto status = client.stub().Snapshot(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply,
                 session + (suspend ? " suspended into " : " saved to ") + path + ": " +
-                    bytes_text(reply.bytes()) + "\n");
+                    bytes_text(reply.bytes()) +
+                    fmt::format(" in {:.1f} s, pause {:.1f} ms\n", seconds(reply.elapsed_us()),
+                                1000.0 * seconds(reply.pause_us())));
 }
 
 int run_restore(const Context& context, const std::string& session, const std::string& path) {
@@ -195,10 +254,11 @@ int run_restore(const Context& context, const std::string& session, const std::s
     request.set_path(absolute(path));
     control::RestoreReply reply;
     if (const auto status = client.stub().Restore(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply,
-                session + " goes on from " + path + ": " + bytes_text(reply.bytes()) + "\n");
+                session + " goes on from " + path + ": " + bytes_text(reply.bytes()) +
+                    fmt::format(" in {:.1f} s\n", seconds(reply.elapsed_us())));
 }
 
 int run_replace_worker(const Context& context, const std::string& session, MemoryWay way) {
@@ -209,7 +269,7 @@ int run_replace_worker(const Context& context, const std::string& session, Memor
     request.set_way(to_proto(way, control::MEMORY_WAY_HAND_OVER));
     control::ReplaceWorkersReply reply;
     if (const auto status = client.stub().ReplaceWorkers(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply, replacement_text(reply));
 }
@@ -224,7 +284,7 @@ int run_reassign(const Context& context, const std::string& session, std::uint32
     request.set_way(to_proto(way, control::MEMORY_WAY_PEER));
     control::ReplaceWorkersReply reply;
     if (const auto status = client.stub().Reassign(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     const std::string name = reply.device_name().empty() ? "" : ", " + reply.device_name();
     return show(context, reply,
@@ -238,11 +298,11 @@ int run_pull(const Context& context, const std::string& session, const std::stri
     grpc::ClientContext rpc;
     control::PullRequest request;
     request.set_session(session);
-    request.set_source(source);
+    request.set_source(with_port(source));
     request.set_handover_path(handover);
     control::PullReply reply;
     if (const auto status = client.stub().Pull(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply, session + " is served here now\n");
 }
@@ -255,7 +315,7 @@ int run_fenced(const Context& context, const std::string& session) {
     request.set_session(session);
     control::FencedReply reply;
     if (const auto status = client.stub().Fenced(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply, session + ": its source host counts as fenced\n");
 }
@@ -268,7 +328,7 @@ int run_discard(const Context& context, const std::string& session) {
     request.set_session(session);
     control::DiscardReply reply;
     if (const auto status = client.stub().Discard(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status));
+        return fail(context, client.explain(status), session);
     }
     return show(context, reply, session + ": the state kept here is let go\n");
 }
@@ -286,7 +346,11 @@ int run_hook_migrate_begin(const Context& context, const std::string& vm_name) {
     request.set_domain_xml(xml);
     control::AdmitReply reply;
     if (const auto status = client.stub().Admit(&rpc, request, &reply); !status.ok()) {
-        fail(context, client.explain(status));
+        Error error = client.explain(status);
+        if (is_unanswered(error)) {  // Read in virsh's error, on another host.
+            error.text = "on the target " + host_name() + ", " + error.text;
+        }
+        fail(context, error);
         return kRefused;  // libvirt knows only yes and no
     }
     return kDone;

@@ -1,8 +1,12 @@
 #include "migration/cli/print.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "proto/snapshot/object_graph.pb.h"
@@ -26,8 +30,56 @@ std::string worker_line(const control::WorkerInfo& worker) {
                        bytes_text(worker.pinned_memory_bytes()), worker.kernel_launches(), refused);
 }
 
+/// What programs have allocated on the GPU that `reply` names.
+std::uint64_t used_bytes(const control::ListSessionsReply& reply) {
+    std::uint64_t sum = 0;
+    for (const control::SessionStatus& status : reply.sessions()) {
+        for (const control::WorkerInfo& worker : status.workers()) {
+            sum += worker.device() == reply.device_number() ? worker.device_memory_bytes() : 0;
+        }
+    }
+    return sum;
+}
+
+std::string rate_text(double bytes_per_second) {
+    return bytes_text(static_cast<std::uint64_t>(bytes_per_second));
+}
+
 std::string milliseconds(std::uint64_t us) {
     return fmt::format("{:.1f} ms", static_cast<double>(us) / 1000.0);
+}
+
+void make_numbers(const google::protobuf::Descriptor& type, nlohmann::ordered_json& json);
+
+void make_number(const google::protobuf::FieldDescriptor& field, nlohmann::ordered_json& value) {
+    using google::protobuf::FieldDescriptor;
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        make_numbers(*field.message_type(), value);
+    } else if (value.is_string() && field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
+        value = std::strtoull(value.get_ref<const std::string&>().c_str(), nullptr, 10);
+    } else if (value.is_string() && field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+        value = std::strtoll(value.get_ref<const std::string&>().c_str(), nullptr, 10);
+    }
+}
+
+/// protobuf writes numbers of 64 bits as text, which other programs then compare as text.
+void make_numbers(const google::protobuf::Descriptor& type, nlohmann::ordered_json& json) {
+    if (!json.is_object()) {
+        return;
+    }
+    for (auto& [name, value] : json.items()) {
+        const auto* field = type.FindFieldByName(name);
+        if (field == nullptr || field->is_map()) {
+            continue;
+        }
+        if (!field->is_repeated()) {
+            make_number(*field, value);
+            continue;
+        }
+        for (auto& one : value) {
+            make_number(*field, one);
+        }
+    }
 }
 
 }  // namespace
@@ -57,7 +109,9 @@ nlohmann::ordered_json json_of(const google::protobuf::Message& message, Zeros z
 }
 
 std::string to_json(const google::protobuf::Message& message, bool pretty) {
-    return json_text(json_of(message), pretty);
+    nlohmann::ordered_json json = json_of(message);
+    make_numbers(*message.GetDescriptor(), json);
+    return json_text(json, pretty);
 }
 
 std::string inspection_json(const control::SessionStatus& status,
@@ -87,20 +141,24 @@ std::string status_text(const control::ListSessionsReply& reply) {
         out += fmt::format("Device:  none usable{}{}\n", reply.device_error().empty() ? "" : ": ",
                            reply.device_error());
     } else {
-        out += fmt::format("Device:  {}, {}, {} promised\n", reply.device(),
-                           bytes_text(reply.memory_bytes()),
-                           bytes_text(reply.memory_promised_bytes()));
+        const std::uint64_t used = used_bytes(reply);
+        const std::uint64_t taken = std::max(used, reply.memory_promised_bytes());
+        out +=
+            fmt::format("Device:  {}, {}: {} in use by programs, {} promised, {} free\n",
+                        reply.device(), bytes_text(reply.memory_bytes()), bytes_text(used),
+                        bytes_text(reply.memory_promised_bytes()),
+                        bytes_text(reply.memory_bytes() - std::min(taken, reply.memory_bytes())));
     }
-    out += fmt::format("\n {:<38} {:<12} {:<9} {:>11} {:>9} {:>12}\n{:-<97}\n", "Session", "Domain",
-                       "State", "Epoch", "Programs", "GPU memory", "");
+    out += fmt::format("\n {:<38} {:<12} {:<9} {:>9} {:>12}\n{:-<85}\n", "Session", "Domain",
+                       "State", "Programs", "GPU memory", "");
     for (const control::SessionStatus& status : reply.sessions()) {
         std::uint64_t memory = 0;
         for (const control::WorkerInfo& worker : status.workers()) {
             memory += worker.device_memory_bytes();
         }
-        out += fmt::format(" {:<38} {:<12} {:<9} {:>11} {:>9} {:>12}\n", status.session_id(),
+        out += fmt::format(" {:<38} {:<12} {:<9} {:>9} {:>12}\n", status.session_id(),
                            status.vm_name().empty() ? "-" : status.vm_name(), status.state(),
-                           status.epoch(), status.workers_size(), bytes_text(memory));
+                           status.workers_size(), bytes_text(memory));
         if (status.device() != reply.device_number()) {
             out += fmt::format("   on GPU {}: {}\n", status.device(), status.device_name());
         }
@@ -142,6 +200,15 @@ std::string preflight_text(const control::PreflightReply& reply) {
         "Source device:  {}\nTarget device:  {}{}{}\nResident:       {}\n", reply.source_device(),
         reply.target_device(), reply.target_host().empty() ? "" : " on ", reply.target_host(),
         bytes_text(reply.resident_bytes()));
+    if (reply.link_bytes_per_second() > 0.0) {
+        out += fmt::format("Link:           {}/s in the last move; first round about {:.1f} s\n",
+                           rate_text(reply.link_bytes_per_second()),
+                           static_cast<double>(reply.first_round_expected_us()) / 1e6);
+    }
+    if (reply.downtime_max_us() != 0) {
+        out += fmt::format("Pause:          refused if longer than {}\n",
+                           milliseconds(reply.downtime_max_us()));
+    }
     for (const control::Finding& finding : reply.findings()) {
         out += fmt::format("{}: {} [{}]\n", finding.refusal() ? "error" : "warning", finding.text(),
                            finding.reason());
@@ -165,8 +232,13 @@ std::string watch_line(const control::SessionStatus& status) {
     }
     out += fmt::format(", round {}, {} processed, {} on the wire", move.round(),
                        bytes_text(move.bytes_processed()), bytes_text(move.bytes_on_wire()));
-    if (move.outcome().empty() && move.direction() == "outgoing") {  // only the source knows
+    const bool is_sending = move.outcome().empty() && move.direction() == "outgoing";
+    if (is_sending) {  // only the source knows at any time
         out += fmt::format(", {} remaining", bytes_text(move.bytes_remaining()));
+    }
+    if (is_sending && move.bytes_per_second() > 0.0) {
+        out += fmt::format(", link {}/s, programs change {}/s", rate_text(move.bytes_per_second()),
+                           rate_text(move.dirty_bytes_per_second()));
     }
     if (move.downtime_expected_us() != 0) {
         out += ", expected downtime " + milliseconds(move.downtime_expected_us());

@@ -21,12 +21,13 @@ enum class Form { kText, kJson };
 
 /// Whether fields that are zero, empty or false are there too.
 enum class Zeros { kPrinted, kLeftOut };
-/// Field names as in the schema, 64-bit numbers as text.
+/// Field names as in the schema, 64-bit numbers as text: handles and addresses of a graph keep all
+/// their digits in programs that count with floating point.
 nlohmann::ordered_json json_of(const google::protobuf::Message& message,
                                Zeros zeros = Zeros::kPrinted);
 /// With a line end; one line unless `pretty`.
 std::string json_text(const nlohmann::ordered_json& json, bool pretty);
-/// One JSON object, zeros included.
+/// One JSON object, zeros included, and numbers as numbers.
 std::string to_json(const google::protobuf::Message& message, bool pretty);
 
 /// A session and its programs' objects as one JSON object, "status" and "graphs".

@@ -114,7 +114,12 @@ struct Writer {
         out.mutable_abort()->set_reason(m.reason);
         out.mutable_abort()->set_text(m.text);
     }
-    void operator()(const engine::MsgAlive&) const { out.mutable_alive(); }
+    void operator()(const engine::MsgAlive& m) const {
+        control::EngineAlive& alive = *out.mutable_alive();
+        if (m.remaining_bytes) {
+            alive.set_remaining_bytes(*m.remaining_bytes);
+        }
+    }
 };
 
 Result<engine::ArrivalEvidence> evidence_from(std::uint32_t value) {
@@ -217,7 +222,13 @@ Result<engine::MessageBody> body_from(const EngineMessage& m) {
             return engine::MessageBody{engine::MsgReleased{Epoch{m.released().epoch()}}};
         case EngineMessage::kAbort:
             return engine::MessageBody{engine::MsgAbort{m.abort().reason(), m.abort().text()}};
-        case EngineMessage::kAlive: return engine::MessageBody{engine::MsgAlive{}};
+        case EngineMessage::kAlive: {
+            engine::MsgAlive alive;
+            if (m.alive().has_remaining_bytes()) {
+                alive.remaining_bytes = m.alive().remaining_bytes();
+            }
+            return engine::MessageBody{alive};
+        }
         case EngineMessage::BODY_NOT_SET: break;
     }
     return Error{Code::kInvalidArgument, "stream.message",

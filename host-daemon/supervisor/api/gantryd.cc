@@ -27,6 +27,7 @@
 #include "host-daemon/supervisor/config/version.h"
 #include "host-daemon/supervisor/registry/registry.h"
 #include "host-daemon/supervisor/workers/worker_process.h"
+#include "migration/cli/usage_error.h"
 #include "proto/base/settings.h"
 #include "proto/base/standard_output.h"
 #include "proto/base/unless_exhausted.h"
@@ -260,8 +261,13 @@ int main(int argc, char** argv) {
     try {  // CLI11 reports wrong usage by throwing
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
+        if (error.get_exit_code() != 0) {
+            gantry::supervisor::fail(gantry::cli::usage_error("gantryd", app, error));
+            return 2;
+        }
         std::ostringstream text;
-        return app.exit(error, text) == 0 ? gantry::supervisor::print(text.str()) : 2;
+        app.exit(error, text);
+        return gantry::supervisor::print(text.str());
     }
     options.has_config = config->count() != 0;
     return gantry::supervisor::run(options);

@@ -64,6 +64,11 @@ public:
     grpc::Status ListSessions(grpc::ServerContext*, const control::ListSessionsRequest* request,
                               control::ListSessionsReply* reply) override {
         *reply = registry_.list(request->session());
+        if (reply->sessions_size() == 0 && !request->session().empty()) {
+            if (auto ended = registry_.status().ended(request->session())) {
+                *reply->add_sessions() = std::move(*ended);
+            }
+        }
         return grpc::Status::OK;
     }
     grpc::Status Abort(grpc::ServerContext*, const control::AbortRequest* request,
@@ -73,6 +78,15 @@ public:
             return transport::to_status(aborted.error());
         }
         reply->set_text(*aborted);
+        return grpc::Status::OK;
+    }
+    grpc::Status ForceComplete(grpc::ServerContext*, const control::ForceCompleteRequest* request,
+                               control::ForceCompleteReply* reply) override {
+        auto forced = registry_.force_complete(request->session());
+        if (!forced) {
+            return transport::to_status(forced.error());
+        }
+        reply->set_text(*forced);
         return grpc::Status::OK;
     }
     grpc::Status Fenced(grpc::ServerContext*, const control::FencedRequest* request,
@@ -136,6 +150,14 @@ public:
             }
             was_here = was_here || list.sessions_size() != 0;
             const bool is_gone = list.sessions_size() == 0 && !request->session().empty();
+            if (is_gone && !was_here && !request->wait() && request->until_ended()) {
+                if (auto ended = registry_.status().ended(request->session())) {
+                    control::WatchReply reply;
+                    *reply.mutable_status() = std::move(*ended);
+                    writer->Write(reply);
+                    return grpc::Status::OK;
+                }
+            }
             if (is_gone && (was_here || !request->wait())) {
                 return transport::to_status(not_here(request->session(), was_here));
             }

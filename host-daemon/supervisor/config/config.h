@@ -81,8 +81,10 @@ struct PeerConfig {
 
 struct MigrationConfig {
     std::int64_t downtime_target_ms = 300;
+    std::int64_t downtime_max_ms = 10'000;
     std::int64_t rounds_max = 30;
     std::int64_t hook_wait_s = 25;
+    std::int64_t hook_hold_s = 280;
     std::int64_t reservation_s = 30;
     std::int64_t arrival_s = 600;
     bool may_abort_job = true;

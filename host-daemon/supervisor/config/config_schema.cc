@@ -101,10 +101,15 @@ const ConfigKey kKeys[] = {
 
     {"migration", "downtime_target_ms", GANTRY_INT(migration.downtime_target_ms, 1, 600000),
      "precopy has converged when the pause is expected to be no longer"},
+    {"migration", "downtime_max_ms", GANTRY_INT(migration.downtime_max_ms, 0, 3'600'000),
+     "a move away is refused while the VM runs when its pause would be longer; 0: never"},
     {"migration", "rounds_max", GANTRY_INT(migration.rounds_max, 1, 1000),
-     "rounds of precopy before the guest is admitted anyway"},
+     "rounds of precopy after which a pause within downtime_max_ms will do"},
     {"migration", "hook_wait_s", GANTRY_INT(migration.hook_wait_s, 0, 3600),
-     "how long the migrate-begin hook waits for precopy"},
+     "seconds of precopy after which a pause within downtime_max_ms will do"},
+    {"migration", "hook_hold_s", GANTRY_INT(migration.hook_hold_s, 0, 3600),
+     "how long the migrate-begin hook waits for such a pause before it refuses; below "
+     "GANTRY_HOOK_ADMIT_S"},
     {"migration", "reservation_s", GANTRY_INT(migration.reservation_s, 1, 86400),
      "how long a reservation outlives the source's silence"},
     {"migration", "arrival_s", GANTRY_INT(migration.arrival_s, 1, 86400),

@@ -54,6 +54,16 @@ void TargetRunner::publish() {
     status_.progress.bytes_content = content;
     status_.progress.bytes_sent = wire;
     status_.progress.percent = std::max(status_.progress.percent, percent);
+    count_remaining();
+}
+
+/// The source tells it now and then; in the first round it is what has not come.
+void TargetRunner::count_remaining() {
+    engine::Progress& progress = status_.progress;
+    if (progress.round == 0) {
+        const std::uint64_t come = std::min(progress.bytes_content, progress.bytes_total);
+        progress.bytes_remaining = progress.bytes_total - come;
+    }
 }
 
 struct TargetRunner::Carrier {
@@ -211,6 +221,7 @@ void TargetRunner::count_bytes(const control::BulkDown& batch) {
     status_.progress.percent = std::max(
         status_.progress.percent,
         engine::first_round_percent(status_.progress.bytes_content, status_.progress.bytes_total));
+    count_remaining();
 }
 
 void TargetRunner::end_batch(const control::BulkDown& batch, const Result<void>& applied) {

@@ -76,6 +76,7 @@ private:
     void retract();
     bool begin_batch(std::uint64_t round, std::uint64_t batch);
     void count_bytes(const control::BulkDown& batch);
+    void count_remaining();  ///< With mutex_ held.
     void end_batch(const control::BulkDown& batch, const Result<void>& applied);
     void tell_of_round(engine::RoundGate::Verdict verdict, std::uint64_t round, const Error& why);
     Result<void> apply_content(const control::BulkDown& batch);

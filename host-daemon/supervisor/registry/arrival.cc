@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "host-daemon/supervisor/registry/registry.h"
@@ -142,8 +143,9 @@ Result<control::AdmitReply> Registry::admit(const control::AdmitRequest& request
                          "its host, with peer.listen set?"};
     }
     GANTRY_ASSIGN(const auto arrival, begin_arrival(arrival_request(domain)));
-    std::chrono::milliseconds wait =
-        std::chrono::seconds{config_.migration.hook_wait_s} + kAdmissionSlack;
+    std::chrono::milliseconds wait = std::chrono::seconds{std::max(config_.migration.hook_wait_s,
+                                                                   config_.migration.hook_hold_s)} +
+                                     kAdmissionSlack;
     if (request.wait_ms_max() != 0) {
         wait = std::min(wait, std::chrono::milliseconds{request.wait_ms_max()});
     }

@@ -123,7 +123,9 @@ engine::Settings Registry::settings() const {
     engine::Settings out;
     out.downtime_target = milliseconds{from.downtime_target_ms};
     out.rounds_max = static_cast<std::uint32_t>(from.rounds_max);
+    out.downtime_max = milliseconds{from.downtime_max_ms};
     out.hook_wait_max = seconds{from.hook_wait_s};
+    out.hook_hold_max = seconds{from.hook_hold_s};
     out.reservation_ttl = seconds{from.reservation_s};
     out.arrival_deadline = seconds{from.arrival_s};
     out.may_abort_job = from.may_abort_job;

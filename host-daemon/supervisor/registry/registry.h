@@ -84,6 +84,7 @@ public:
     void released(const control::ReleasedRequest& request);
     Result<control::PreflightReply> preflight(const control::PreflightRequest& request);
     Result<std::string> abort(const std::string& name);
+    Result<std::string> force_complete(const std::string& name);
     Result<void> fenced(const std::string& name);
     Result<void> discard(const std::string& name);
     /// Empty name: all. `ended_after`: also sessions that have left this host by a move that ended

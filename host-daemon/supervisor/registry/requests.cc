@@ -37,6 +37,14 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
     if (const auto device = devices_.known(session->device())) {
         reply.set_source_device(device->name());
     }
+    if (!tls_) {  // Only without a target: see above.
+        control::Finding& finding = *reply.add_findings();
+        finding.set_refusal(true);
+        finding.set_reason("peer.off");
+        finding.set_text(
+            "this host takes part in no migration: peer.listen is empty in "
+            "gantryd.toml");
+    }
     if (unreachable) {  // nothing else can be judged
         control::Finding& finding = *reply.add_findings();
         finding.set_refusal(true);
@@ -50,7 +58,13 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
     for (const engine::Finding& finding : findings) {
         *reply.add_findings() = transport::to_proto(finding);
     }
-    reply.set_can_move(!engine::refused(findings));
+    reply.set_can_move(tls_ && !engine::refused(findings));
+    reply.set_downtime_max_us(static_cast<std::uint64_t>(config_.migration.downtime_max_ms) * 1000);
+    if (const double rate = status_.link_bytes_per_second(); rate > 0.0) {
+        reply.set_link_bytes_per_second(rate);
+        reply.set_first_round_expected_us(
+            static_cast<std::uint64_t>(1e6 * static_cast<double>(needs.resident_bytes()) / rate));
+    }
     return reply;
 }
 
@@ -71,6 +85,25 @@ Result<std::string> Registry::abort(const std::string& name) {
     if (const auto arrival = sessions_.arrival_named(name)) {
         arrival->feed(engine::target_event::OperatorAbort{});
         return std::string("aborting the arrival of " + name);
+    }
+    return Error{Code::kNotFound, "migration.none", "no move of '" + name + "' is under way here"};
+}
+
+Result<std::string> Registry::force_complete(const std::string& name) {
+    const auto driver = sessions_.find_named(name).driver;
+    const SourceStatus status = driver ? driver->status() : SourceStatus{};
+    const auto ended = status_.ended(name);
+    const bool was_refused = ended && ended->move().error_reason() == "migration.not_converging";
+    if (driver && (status.migration || status.awaits_attempt || was_refused)) {
+        driver->feed(engine::source_event::OperatorForce{});
+        return (status.migration ? "the move of " : "the next move of ") + name +
+               " may pause its programs for as long as it takes, once";
+    }
+    if (sessions_.arrival_named(name)) {
+        return Error{Code::kFailedPrecondition, "migration.not_source",
+                     "'" + name +
+                         "' is arriving here; its source host decides about the pause: "
+                         "run `gantry force-complete` there"};
     }
     return Error{Code::kNotFound, "migration.none", "no move of '" + name + "' is under way here"};
 }

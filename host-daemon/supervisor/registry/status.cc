@@ -26,6 +26,7 @@ void fill_move(const engine::Progress& progress, const std::string& direction,
     move->set_elapsed_us(count_us(progress.elapsed));
     move->set_bytes_remaining(progress.bytes_remaining);
     move->set_bytes_per_second(progress.link_bytes_per_second);
+    move->set_dirty_bytes_per_second(progress.dirty_bytes_per_second);
     move->set_downtime_expected_us(count_us(progress.downtime_estimate));
     move->set_downtime_us(count_us(progress.downtime));
     move->set_machine_state(machine_state);
@@ -222,6 +223,24 @@ bool HostStatus::has_ended(const std::string& name, std::uint64_t after) const {
     return std::any_of(ended.begin(), ended.end(), [&](const control::SessionStatus& one) {
         return name.empty() || name == one.session_id() || name == one.vm_name();
     });
+}
+
+std::optional<control::SessionStatus> HostStatus::ended(const std::string& name) const {
+    const MutexLock lock(mutex_);
+    const auto all = history_.since(0);
+    const auto found = std::find_if(all.rbegin(), all.rend(), [&](const auto& one) {
+        return name == one.session_id() || name == one.vm_name();
+    });
+    return found == all.rend() ? std::nullopt : std::optional{*found};
+}
+
+double HostStatus::link_bytes_per_second() const {
+    const MutexLock lock(mutex_);
+    double rate = 0.0;
+    for (const control::SessionStatus& one : history_.since(0)) {
+        rate = one.move().bytes_per_second() > 0.0 ? one.move().bytes_per_second() : rate;
+    }
+    return rate;
 }
 
 control::ListSessionsReply HostStatus::list(const std::string& name,

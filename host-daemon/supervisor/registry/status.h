@@ -35,6 +35,10 @@ public:
     [[nodiscard]] std::uint64_t history_serial() const;
     /// True when a move of that session (empty: of any) ended after this serial number.
     [[nodiscard]] bool has_ended(const std::string& name, std::uint64_t after) const;
+    /// How the last move of a session ended that has been here, by its id or its VM's name.
+    [[nodiscard]] std::optional<control::SessionStatus> ended(const std::string& name) const;
+    /// Content a second in the last move that sent any; 0: there was none.
+    [[nodiscard]] double link_bytes_per_second() const;
     /// A move from here is over; the session may leave the table right afterwards. Nothing: it has.
     void note_ended(const SessionTable::Here& session, engine::Outcome outcome, const Error& error);
     /// A move to here is over.

@@ -2,6 +2,12 @@
 // command has --json, before and behind its name.
 #include "migration/cli/command_line.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "migration/cli/client.h"
 #include "tests/unit/cli/ran.h"
 
@@ -44,6 +50,70 @@ TEST(CliCommandLine, WrongUsageIsSaidAsText) {
               std::string::npos);
 }
 
+TEST(CliCommandLine, AMisspeltWordIsNamedForWhatItIsWithWhatItMayHaveMeant) {
+    const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
+        {{"--bogus"}, "there is no option '--bogus'; see `gantry --help`"},
+        {{"-V"}, "there is no option '-V'; see `gantry --help`"},
+        {{"--jsno", "status"},
+         "there is no option '--jsno'; did you mean '--json'?; see `gantry status --help`"},
+        {{"stauts"}, "there is no command 'stauts'; did you mean 'status'?; see `gantry --help`"},
+        {{"snap"}, "there is no command 'snap'; did you mean 'snapshot'?; see `gantry --help`"},
+        {{"hook", "relased"},
+         "there is no command 'relased'; did you mean 'released'?; see `gantry hook --help`"},
+        {{"snapshot", "g1", "f", "--suspnd"},
+         "there is no option '--suspnd'; did you mean '--suspend'?; see `gantry snapshot --help`"},
+        {{"snapshot", "g1", "f", "--sokcet=x"},
+         "there is no option '--sokcet'; did you mean '--socket'?; see `gantry snapshot --help`"},
+        {{"abort", "g1", "g2"}, "'g2' is one argument too many; see `gantry abort --help`"},
+        {{"help", "wacth"},
+         "there is no command 'wacth'; did you mean 'watch'?; see `gantry --help`"},
+    };
+    for (const auto& [arguments, says] : cases) {
+        const Ran ran = gantry(arguments);
+        EXPECT_EQ(ran.status, kUsage);
+        EXPECT_EQ(ran.err, "gantry: " + says + " [command.usage]\n");
+    }
+}
+
+TEST(CliCommandLine, HelpIsACommandToo) {
+    EXPECT_EQ(gantry({"help"}).out, gantry({"--help"}).out);
+    EXPECT_EQ(gantry({"help", "status"}).out, gantry({"status", "--help"}).out);
+    EXPECT_EQ(gantry({"help", "status"}).status, kDone);
+    EXPECT_NE(gantry({"status", "--help"}).out.find("--json, --socket"), std::string::npos);
+}
+
+/// What another user gets: the socket's folder is closed to whoever asks.
+TEST(CliCommandLine, ASocketThatMayNotBeOpenedIsNoGantrydThatHasEnded) {
+    const std::string folder = testing::TempDir() + "closed" + std::to_string(::getpid());
+    std::filesystem::create_directory(folder);
+    std::filesystem::permissions(folder, std::filesystem::perms::none);
+    const bool is_root = ::geteuid() == 0;
+    ASSERT_EQ(is_root ? ::seteuid(65534) : 0, 0);
+    const Ran ran = gantry({"--socket", (folder + "/operator.sock").c_str(), "status"});
+    ASSERT_EQ(is_root ? ::seteuid(0) : 0, 0);
+    std::filesystem::remove(folder);
+    EXPECT_EQ(ran.status, kUnreachable);
+    EXPECT_NE(ran.err.find("you may not open it"), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find("operator.group"), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find("[daemon.denied]"), std::string::npos) << ran.err;
+}
+
+TEST(CliCommandLine, ASocketThatIsNotThereAndOneThatNobodyServesAreToldApart) {
+    const std::string path = testing::TempDir() + "left" + std::to_string(::getpid()) + ".sock";
+    std::filesystem::remove(path);
+    EXPECT_NE(gantry({"--socket", path.c_str(), "status"}).err.find("there is no such socket"),
+              std::string::npos);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ::close(fd);
+    EXPECT_NE(gantry({"--socket", path.c_str(), "status"}).err.find("it has ended"),
+              std::string::npos);
+    std::filesystem::remove(path);
+}
+
 TEST(CliCommandLine, WrongUsageIsSaidAsJsonWhereverTheFlagStands) {
     for (const auto& arguments : kWrong) {
         for (const bool is_first : {true, false}) {
@@ -66,6 +136,7 @@ TEST(CliCommandLine, EveryCommandFailsInTheFormAskedFor) {
                                                             {"preflight", "g1"},
                                                             {"watch", "g1"},
                                                             {"abort", "g1"},
+                                                            {"force-complete", "g1"},
                                                             {"inspect", "g1"},
                                                             {"snapshot", "g1", "x"},
                                                             {"restore", "g1", "x"},

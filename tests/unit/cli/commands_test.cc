@@ -27,6 +27,12 @@ public:
         const std::lock_guard lock(mutex_);
         error_ = std::move(error);
     }
+    /// The same, but for ListSessions.
+    void know_only(Error error) {
+        const std::lock_guard lock(mutex_);
+        error_ = std::move(error);
+        lists_ = true;
+    }
     /// The last call.
     [[nodiscard]] std::string asked() const {
         const std::lock_guard lock(mutex_);
@@ -44,7 +50,9 @@ public:
         if (request->session() != "g9") {
             fill(reply->add_sessions());
         }
-        return answer("list " + request->session());
+        const grpc::Status status = answer("list " + request->session());
+        const std::lock_guard lock(mutex_);
+        return lists_ ? grpc::Status::OK : status;
     }
     grpc::Status Preflight(grpc::ServerContext*, const control::PreflightRequest* request,
                            control::PreflightReply* reply) override {
@@ -67,6 +75,11 @@ public:
         reply->set_text("aborting the move of " + request->session() + "; it goes on here");
         return answer("abort " + request->session());
     }
+    grpc::Status ForceComplete(grpc::ServerContext*, const control::ForceCompleteRequest* request,
+                               control::ForceCompleteReply* reply) override {
+        reply->set_text("the move of " + request->session() + " may pause");
+        return answer("force " + request->session());
+    }
     grpc::Status Inspect(grpc::ServerContext*, const control::InspectRequest* request,
                          control::InspectReply* reply) override {
         fill(reply->mutable_status());
@@ -80,12 +93,15 @@ public:
     grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
                           control::SnapshotReply* reply) override {
         reply->set_bytes(3ULL << 20);
+        reply->set_elapsed_us(1'500'000);
+        reply->set_pause_us(37'200);
         return answer("snapshot " + request->session() + " " + request->path() +
                       (request->suspend() ? " suspended" : ""));
     }
     grpc::Status Restore(grpc::ServerContext*, const control::RestoreRequest* request,
                          control::RestoreReply* reply) override {
         reply->set_bytes(3ULL << 20);
+        reply->set_elapsed_us(2'000'000);
         return answer("restore " + request->session() + " " + request->path());
     }
     grpc::Status ReplaceWorkers(grpc::ServerContext*, const control::ReplaceWorkersRequest* request,
@@ -124,8 +140,9 @@ private:
         status->mutable_move()->set_phase("precopy");
     }
 
-    mutable std::mutex mutex_;  // gRPC's threads call; guards the next two.
+    mutable std::mutex mutex_;  // gRPC's threads call; guards the next three.
     std::optional<Error> error_;
+    bool lists_ = false;
     std::string asked_;
 };
 
@@ -172,6 +189,8 @@ std::vector<Named> all_commands() {
         {"watch", [](const Context& c) { return run_watch(c, "g1", {.wait = true}); },
          "watch g1 waiting"},
         {"abort", [](const Context& c) { return run_abort(c, "g1"); }, "abort g1"},
+        {"force-complete", [](const Context& c) { return run_force_complete(c, "g1"); },
+         "force g1"},
         {"inspect", [](const Context& c) { return run_inspect(c, "g1"); }, "inspect g1"},
         {"snapshot", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", false); },
          "snapshot g1 /tmp/x"},
@@ -285,6 +304,39 @@ TEST_F(CliCommands, PreflightThatRefusesIsAFailure) {
         run(Form::kText, [](const Context& c) { return run_preflight(c, "g1", "too-small:1"); });
     EXPECT_EQ(ran.status, kRefused);
     EXPECT_NE(ran.out.find("Migration: refused"), std::string::npos);
+}
+
+TEST_F(CliCommands, APortMayBeLeftOut) {
+    for (const auto& [given, asked] :
+         std::vector<std::pair<std::string, std::string>>{{"hostb", "hostb:7700"},
+                                                          {"hostb:1", "hostb:1"},
+                                                          {"[fe80::1]", "[fe80::1]:7700"},
+                                                          {"", ""}}) {
+        run(Form::kText, [&](const Context& c) { return run_preflight(c, "g1", given); });
+        EXPECT_EQ(daemon_.asked(), "preflight g1 " + asked);
+        run(Form::kText, [&](const Context& c) { return run_pull(c, "s", given, "h"); });
+        EXPECT_EQ(daemon_.asked(), "pull s " + asked + " h");
+    }
+}
+
+TEST_F(CliCommands, AMisspeltSessionIsNamedWithTheNearest) {
+    const Ran ran = run(Form::kText, [](const Context& c) { return run_status(c, "g9"); });
+    EXPECT_EQ(ran.err, "gantry: no session or VM 'g9' on this host [session.unknown]\n")
+        << "one letter of two is another name";
+    daemon_.know_only({Code::kNotFound, "session.unknown", "no session or VM 'idd-1'"});
+    const Ran abort = run(Form::kText, [](const Context& c) { return run_abort(c, "idd-1"); });
+    EXPECT_EQ(abort.status, kNotFound);
+    EXPECT_EQ(abort.err,
+              "gantry: no session or VM 'idd-1'; did you mean 'id-1'? [session.unknown]\n");
+}
+
+TEST_F(CliCommands, SnapshotAndRestoreSayHowLongTheyTook) {
+    const Ran saved =
+        run(Form::kText, [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", false); });
+    EXPECT_EQ(saved.out, "g1 saved to /tmp/x: 3.0 MiB in 1.5 s, pause 37.2 ms\n");
+    const Ran restored =
+        run(Form::kText, [](const Context& c) { return run_restore(c, "g1", "/tmp/x"); });
+    EXPECT_EQ(restored.out, "g1 goes on from /tmp/x: 3.0 MiB in 2.0 s\n");
 }
 
 TEST_F(CliCommands, AnUnknownSessionHasAStatusOfItsOwn) {

@@ -32,6 +32,29 @@ TEST(CliPrint, WatchLineOfAMoveUnderWay) {
               "the wire, 8.0 MiB remaining, expected downtime 120.5 ms");
 }
 
+TEST(CliPrint, AnOutgoingMoveShowsWhetherItConverges) {
+    control::SessionStatus status = moving();
+    status.mutable_move()->set_bytes_per_second(512.0 * (1 << 20));
+    status.mutable_move()->set_dirty_bytes_per_second(12.0 * (1ULL << 30));
+    EXPECT_NE(watch_line(status).find("remaining, link 512.0 MiB/s, programs change 12.0 GiB/s, "),
+              std::string::npos)
+        << watch_line(status);
+}
+
+TEST(CliPrint, PreflightSaysHowLongAMoveMayTakeAndPause) {
+    control::PreflightReply reply;
+    reply.set_can_move(true);
+    EXPECT_EQ(preflight_text(reply).find("Link:"), std::string::npos) << "no move has told yet";
+    reply.set_link_bytes_per_second(1ULL << 30);
+    reply.set_first_round_expected_us(16'040'000);
+    reply.set_downtime_max_us(10'000'000);
+    EXPECT_NE(preflight_text(reply).find(
+                  "Link:           1024.0 MiB/s in the last move; first round about 16.0 s\n"
+                  "Pause:          refused if longer than 10000.0 ms\n"),
+              std::string::npos)
+        << preflight_text(reply);
+}
+
 TEST(CliPrint, TheTargetDoesNotPretendToKnowWhatIsLeft) {
     control::SessionStatus status = moving();
     status.mutable_move()->set_direction("incoming");
@@ -96,6 +119,24 @@ TEST(CliPrint, StatusShowsProgramsFencedWorkersAlertsAndAnOperatorsWord) {
     EXPECT_NE(text.find("! session.split_brain: The guest runs here"), std::string::npos);
 }
 
+TEST(CliPrint, StatusSaysWhatOfTheDeviceIsInUseAndFree) {
+    control::ListSessionsReply reply;
+    reply.set_device("H100");
+    reply.set_device_number(1);
+    reply.set_memory_bytes(80ULL << 30);
+    reply.set_memory_promised_bytes(1ULL << 30);
+    for (const std::uint32_t device : {1U, 0U}) {
+        control::WorkerInfo& worker = *reply.add_sessions()->add_workers();
+        worker.set_device(device);
+        worker.set_device_memory_bytes(20ULL << 30);
+    }
+    EXPECT_NE(
+        status_text(reply).find("Device:  H100, 80.0 GiB: 20.0 GiB in use by programs, 1024.0 "
+                                "MiB promised, 60.0 GiB free\n"),
+        std::string::npos)
+        << status_text(reply);
+}
+
 TEST(CliPrint, PreflightNamesReasonAndVerdict) {
     control::PreflightReply reply;
     reply.set_target_host("hostc");
@@ -115,8 +156,8 @@ TEST(CliPrint, PreflightNamesReasonAndVerdict) {
 TEST(CliPrint, JsonKeepsFieldNamesAndZeros) {
     const auto json = nlohmann::json::parse(to_json(moving(), false));
     EXPECT_EQ(json["vm_name"], "g1");
-    EXPECT_EQ(json["move"]["bytes_on_wire"], std::to_string(33ULL << 20));  // 64 bits are text
-    EXPECT_EQ(json["move"]["downtime_us"], "0");
+    EXPECT_EQ(json["move"]["bytes_on_wire"], 33ULL << 20);
+    EXPECT_EQ(json["move"]["downtime_us"], 0);
     EXPECT_EQ(json["move"]["outcome"], "");
 }
 

@@ -60,6 +60,15 @@ class Options(unittest.TestCase):
             self.assertIn(f"cannot read {DEFAULT}: No such file or directory", done.stderr)
             self.assertIn("[config.unreadable]", done.stderr)
 
+    def test_wrong_usage_is_said_as_the_command_gantry_says_it(self):
+        for words, says in ((["--bogus"], "there is no option '--bogus'"),
+                            (["--chekc"], "there is no option '--chekc'; did you mean '--check'?"),
+                            (["more"], "'more' is one argument too many")):
+            done = self.run_with(*words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+            self.assertEqual(done.stderr,
+                             f"gantryd: {says}; see `gantryd --help` [command.usage]\n")
+
     def test_a_folder_is_no_configuration(self):
         for word in ("--check", "--print-config"):
             done = self.run_with(word, "--config", self.folder)

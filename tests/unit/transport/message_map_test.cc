@@ -39,7 +39,7 @@ TEST(MessageMap, EveryBodyKeepsItsKindAndBytes) {
         engine::MsgGrantRefused{"grant.epoch", "text", true},
         engine::MsgReleased{Epoch{2}},
         engine::MsgAbort{"a.b", "text"},
-        engine::MsgAlive{}};
+        engine::MsgAlive{1ULL << 33}};
     ASSERT_EQ(bodies.size(), std::variant_size_v<engine::MessageBody>) << "one of each";
     for (const engine::MessageBody& body : bodies) {
         const auto back = from_proto(wire(body));
@@ -48,6 +48,12 @@ TEST(MessageMap, EveryBodyKeepsItsKindAndBytes) {
         EXPECT_EQ(back->body.index(), body.index());
         EXPECT_EQ(wire(back->body).SerializeAsString(), wire(body).SerializeAsString());
     }
+}
+
+TEST(MessageMap, AHeartbeatThatTellsNothingIsNotTakenForOneOfNothingLeft) {
+    const auto back = from_proto(wire(engine::MsgAlive{}));
+    ASSERT_TRUE(back.ok());
+    EXPECT_FALSE(std::get<engine::MsgAlive>(back->body).remaining_bytes);
 }
 
 TEST(MessageMap, NeedsAndCapabilitiesKeepTheirFields) {
