@@ -177,6 +177,28 @@ Result<TlsMaterial> load_tls(const TlsFiles& files) {
     return material;
 }
 
+std::optional<std::time_t> certificate_expiry(const std::string& pem) {
+    const X509Ptr certificate = parse_certificate(pem);
+    std::tm end{};
+    if (!certificate || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1) {
+        ERR_clear_error();
+        return std::nullopt;
+    }
+    return ::timegm(&end);
+}
+
+bool certificate_names(const std::string& pem, const std::string& host) {
+    const X509Ptr certificate = parse_certificate(pem);
+    return certificate &&
+           (X509_check_ip_asc(certificate.get(), host.c_str(), 0) == 1 ||
+            X509_check_host(certificate.get(), host.data(), host.size(), 0, nullptr) == 1);
+}
+
+std::string host_of(const std::string& address) {
+    const auto split = split_address(address);
+    return split ? split->host : address;
+}
+
 Error diagnose_tls(const TlsMaterial& own, const std::string& address) {
     auto socket = connect_socket(address);
     if (!socket) {

@@ -6,6 +6,8 @@
 // Every error about certificates has the reason `certificate.invalid` and names file or peer.
 #pragma once
 
+#include <ctime>
+#include <optional>
 #include <string>
 
 #include "proto/base/result.h"
@@ -26,6 +28,14 @@ struct TlsMaterial {
 
 /// Reads the three files and checks that they parse, belong together and are in force now.
 Result<TlsMaterial> load_tls(const TlsFiles& files);
+
+/// When the first certificate in `pem` is in force no more; nothing where there is none.
+std::optional<std::time_t> certificate_expiry(const std::string& pem);
+
+/// Whether a peer that dials `host`, a name or an address, accepts the first certificate in `pem`.
+bool certificate_names(const std::string& pem, const std::string& host);
+/// Of ADDRESS:PORT, without the brackets of an IPv6 address.
+std::string host_of(const std::string& address);
 
 /// Called when a connection to ADDRESS:PORT failed: makes the handshake once with OpenSSL to learn
 /// why. kUnavailable (`network.unreachable`) when nobody listens, kUnauthenticated

@@ -4,6 +4,15 @@
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 
+#include <deque>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "migration/transport/tls.h"
+
 namespace gantry::supervisor {
 namespace {
 
@@ -12,7 +21,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 struct FamilyList {
-    std::vector<MetricFamily> families;
+    std::deque<MetricFamily> families;  // What add() returned stays where it is.
 
     MetricFamily& add(const char* name, const char* help, MetricType type) {
         MetricFamily family;
@@ -35,17 +44,163 @@ void put(MetricFamily& family, double value, std::vector<ClientMetric::Label> la
     family.metric.push_back(std::move(metric));
 }
 
+using Labels = std::vector<ClientMetric::Label>;
+
+/// Those by which other exporters of this host are joined.
+Labels labels_of(const control::SessionStatus& session, Labels more = {}) {
+    more.push_back({"session", session.session_id()});
+    more.push_back({"domain", session.vm_name()});
+    more.push_back({"vm_uuid", session.vm_uuid()});
+    return more;
+}
+
 using WorkerField = std::uint64_t (control::WorkerInfo::*)() const;
 
-void put_workers(FamilyList& list, const control::ListSessionsReply& state, const char* name,
-                 const char* help, MetricType type, WorkerField field) {
-    MetricFamily& family = list.add(name, help, type);
-    for (const control::SessionStatus& session : state.sessions()) {
-        for (const control::WorkerInfo& worker : session.workers()) {
-            put(family, static_cast<double>((worker.*field)()),
-                {{"session", session.session_id()}, {"part", std::to_string(worker.part_id())}});
+struct WorkerMetric {
+    const char* name;
+    const char* help;
+    MetricType type;
+    WorkerField field;
+};
+
+const WorkerMetric kWorkerMetrics[] = {
+    {"gantry_worker_device_memory_bytes", "Device memory that a program has allocated.",
+     MetricType::Gauge, &control::WorkerInfo::device_memory_bytes},
+    {"gantry_worker_pinned_memory_bytes", "Page-locked host memory of a program.",
+     MetricType::Gauge, &control::WorkerInfo::pinned_memory_bytes},
+    {"gantry_worker_commands_total", "Commands executed.", MetricType::Counter,
+     &control::WorkerInfo::commands_executed},
+    {"gantry_worker_kernel_launches_total", "Kernels launched.", MetricType::Counter,
+     &control::WorkerInfo::kernel_launches},
+    {"gantry_worker_batched_launches_total",
+     "Kernel launches that went to the driver in a batch with others.", MetricType::Counter,
+     &control::WorkerInfo::batched_launches},
+    {"gantry_worker_prepared_launches_total",
+     "Kernel launches that went to the driver as a prepared CUDA graph of one kernel.",
+     MetricType::Counter, &control::WorkerInfo::prepared_launches},
+    {"gantry_worker_refused_commands_total",
+     "Commands of a guest that were refused as malformed or unsupported.", MetricType::Counter,
+     &control::WorkerInfo::refused_commands},
+};
+
+void put_workers(FamilyList& list, const control::ListSessionsReply& state) {
+    for (const WorkerMetric& metric : kWorkerMetrics) {
+        MetricFamily& family = list.add(metric.name, metric.help, metric.type);
+        for (const control::SessionStatus& session : state.sessions()) {
+            for (const control::WorkerInfo& worker : session.workers()) {
+                put(family, static_cast<double>((worker.*metric.field)()),
+                    labels_of(session, {{"part", std::to_string(worker.part_id())}}));
+            }
         }
     }
+}
+
+template <typename Seconds>
+void put_histogram(MetricFamily& family, const Seconds& seconds, Labels labels) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < seconds.counts().size(); ++i) {
+        sum += seconds.counts()[i];
+        const bool has_bound = i < seconds.upper().size();
+        metric.histogram.bucket.push_back(
+            {sum, has_bound ? seconds.upper()[i] : std::numeric_limits<double>::infinity()});
+    }
+    metric.histogram.sample_count = sum;
+    metric.histogram.sample_sum = seconds.sum();
+    family.metric.push_back(std::move(metric));
+}
+
+void put_ended_moves(FamilyList& list, const MoveCounters& counters) {
+    MetricFamily& ends = list.add(
+        "gantry_moves_total", "Moves that have ended, by outcome and reason of what was not moved.",
+        MetricType::Counter);
+    for (const auto& [end, count] : counters.ends()) {
+        put(ends, static_cast<double>(count),
+            {{"direction", end.direction}, {"outcome", end.outcome}, {"reason", end.reason}});
+    }
+    MetricFamily& wire =
+        list.add("gantry_moves_sent_bytes_total", "Bytes on the wire for moves that have ended.",
+                 MetricType::Counter);
+    for (const auto& [direction, all] : counters.by_direction()) {
+        put(wire, static_cast<double>(all.wire_bytes), {{"direction", direction}});
+    }
+    MetricFamily& duration =
+        list.add("gantry_move_duration_seconds", "From the beginning of a move to its success.",
+                 MetricType::Histogram);
+    for (const auto& [direction, all] : counters.by_direction()) {
+        put_histogram(duration, all.duration, {{"direction", direction}});
+    }
+    MetricFamily& downtime =
+        list.add("gantry_move_downtime_seconds",
+                 "How long a move has paused its programs' GPU work.", MetricType::Histogram);
+    for (const auto& [direction, all] : counters.by_direction()) {
+        if (direction == "outgoing") {
+            put_histogram(downtime, all.downtime, {{"direction", direction}});
+        }
+    }
+}
+
+using MoveField = double (*)(const control::MoveProgress&);
+
+struct MoveMetric {
+    const char* name;
+    const char* help;
+    MoveField field;
+};
+
+const MoveMetric kMoveMetrics[] = {
+    {"gantry_move_progress_ratio", "Progress of a move under way, 0 to 1.",
+     [](const control::MoveProgress& move) { return move.percent() / 100.0; }},
+    {"gantry_move_remaining_bytes", "At the target still to come, of a move under way.",
+     [](const control::MoveProgress& move) { return static_cast<double>(move.bytes_remaining()); }},
+    {"gantry_move_processed_bytes", "Content sent (or come) so far, of a move under way.",
+     [](const control::MoveProgress& move) { return static_cast<double>(move.bytes_processed()); }},
+    {"gantry_move_expected_downtime_seconds", "Pause that a move under way would take now.",
+     [](const control::MoveProgress& move) {
+         return static_cast<double>(move.downtime_expected_us()) / 1e6;
+     }},
+};
+
+void put_moves_under_way(FamilyList& list, const control::ListSessionsReply& state) {
+    for (const MoveMetric& metric : kMoveMetrics) {
+        MetricFamily& family = list.add(metric.name, metric.help, MetricType::Gauge);
+        for (const control::SessionStatus& session : state.sessions()) {
+            if (is_moving(session)) {
+                put(family, metric.field(session.move()),
+                    labels_of(session, {{"direction", session.move().direction()}}));
+            }
+        }
+    }
+}
+
+void put_host(FamilyList& list, const control::ListSessionsReply& state) {
+    put(list.add("gantry_build_info", "The running gantryd.", MetricType::Gauge), 1,
+        {{"version", state.gantry_version()},
+         {"peer_protocol", std::to_string(state.peer_protocol_version())}});
+    put(list.add("gantry_device_usable", "1: sessions can begin on this host's device.",
+                 MetricType::Gauge),
+        state.device().empty() ? 0 : 1, {{"device", std::to_string(state.device_number())}});
+    put(list.add("gantry_sessions", "Sessions on this host.", MetricType::Gauge),
+        state.sessions_size());
+    put(list.add("gantry_device_memory_bytes", "Memory of the device.", MetricType::Gauge),
+        static_cast<double>(state.memory_bytes()));
+    put(list.add("gantry_device_memory_promised_bytes", "Memory promised to sessions.",
+                 MetricType::Gauge),
+        static_cast<double>(state.memory_promised_bytes()));
+    std::uint64_t used = 0;
+    MetricFamily& alerts =
+        list.add("gantry_session_alerts", "Conditions of a session that may need a person.",
+                 MetricType::Gauge);
+    for (const control::SessionStatus& session : state.sessions()) {
+        put(alerts, session.alerts_size(), labels_of(session, {{"state", session.state()}}));
+        for (const control::WorkerInfo& worker : session.workers()) {
+            used += worker.device() == state.device_number() ? worker.device_memory_bytes() : 0;
+        }
+    }
+    put(list.add("gantry_device_memory_used_bytes", "Memory that programs have allocated.",
+                 MetricType::Gauge),
+        static_cast<double>(used));
 }
 
 class RegistryCollector final : public prometheus::Collectable {
@@ -55,39 +210,28 @@ public:
     std::vector<MetricFamily> Collect() const override {
         const control::ListSessionsReply state = registry_.list("");
         FamilyList list;
-        put(list.add("gantry_sessions", "Sessions on this host.", MetricType::Gauge),
-            state.sessions_size());
-        put(list.add("gantry_device_memory_bytes", "Memory of the device.", MetricType::Gauge),
-            static_cast<double>(state.memory_bytes()));
-        put(list.add("gantry_device_memory_promised_bytes", "Memory promised to sessions.",
-                     MetricType::Gauge),
-            static_cast<double>(state.memory_promised_bytes()));
-        put_workers(list, state, "gantry_worker_device_memory_bytes",
-                    "Device memory that a program has allocated.", MetricType::Gauge,
-                    &control::WorkerInfo::device_memory_bytes);
-        put_workers(list, state, "gantry_worker_commands_total", "Commands executed.",
-                    MetricType::Counter, &control::WorkerInfo::commands_executed);
-        put_workers(list, state, "gantry_worker_kernel_launches_total", "Kernels launched.",
-                    MetricType::Counter, &control::WorkerInfo::kernel_launches);
-        put_workers(list, state, "gantry_worker_batched_launches_total",
-                    "Kernel launches that went to the driver in a batch with others.",
-                    MetricType::Counter, &control::WorkerInfo::batched_launches);
-        put_workers(
-            list, state, "gantry_worker_prepared_launches_total",
-            "Kernel launches that went to the driver as a prepared CUDA graph of one kernel.",
-            MetricType::Counter, &control::WorkerInfo::prepared_launches);
-        put_workers(list, state, "gantry_worker_refused_commands_total",
-                    "Commands of a guest that were refused as malformed or unsupported.",
-                    MetricType::Counter, &control::WorkerInfo::refused_commands);
-        MetricFamily& percent =
-            list.add("gantry_move_percent", "Progress of a move under way.", MetricType::Gauge);
-        for (const control::SessionStatus& session : state.sessions()) {
-            if (session.has_move()) {
-                put(percent, session.move().percent(),
-                    {{"session", session.session_id()}, {"direction", session.move().direction()}});
+        put_host(list, state);
+        put_workers(list, state);
+        put_moves_under_way(list, state);
+        put_ended_moves(list, registry_.status().counters());
+        if (const auto connected = registry_.hypervisor_connected()) {
+            put(list.add("gantry_libvirt_connected", "1: libvirt answers.", MetricType::Gauge),
+                *connected ? 1 : 0);
+        }
+        if (const auto& tls = registry_.tls()) {
+            MetricFamily& expiry =
+                list.add("gantry_tls_certificate_expiry_timestamp_seconds",
+                         "When a certificate that is in use here ends.", MetricType::Gauge);
+            for (const auto& [name, pem] : {std::pair{"authority", &tls->authority_pem},
+                                            std::pair{"host", &tls->certificate_pem}}) {
+                if (const auto end = transport::certificate_expiry(*pem)) {
+                    put(expiry, static_cast<double>(*end), {{"certificate", name}});
+                }
             }
         }
-        return std::move(list.families);
+        std::erase_if(list.families,
+                      [](const MetricFamily& family) { return family.metric.empty(); });
+        return {std::move_iterator(list.families.begin()), std::move_iterator(list.families.end())};
     }
 
 private:

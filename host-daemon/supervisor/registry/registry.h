@@ -92,6 +92,11 @@ public:
     control::ListSessionsReply list(const std::string& name,
                                     std::optional<std::uint64_t> ended_after = std::nullopt);
     [[nodiscard]] HostStatus& status() { return status_; }
+    /// Nothing: this host has no hypervisor.
+    [[nodiscard]] std::optional<bool> hypervisor_connected() const {
+        return config_.vm.libvirt_uri.empty() ? std::nullopt : std::optional{vms_.is_connected()};
+    }
+    [[nodiscard]] const std::optional<transport::TlsMaterial>& tls() const { return tls_; }
     Result<control::InspectReply> inspect(const std::string& name);
     /// The session by id or VM name, or kNotFound with those that there are.
     Result<std::shared_ptr<Session>> find(const std::string& name);

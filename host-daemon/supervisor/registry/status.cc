@@ -196,6 +196,7 @@ void HostStatus::note_ended(const SessionTable::Here& session, engine::Outcome o
     fill_source_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
     const MutexLock lock(mutex_);
+    counters_.note(out.move());
     history_.note(std::move(out));
 }
 
@@ -209,6 +210,7 @@ void HostStatus::note_ended(const Arrival& arrival, engine::Outcome outcome, con
     fill_target_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
     const MutexLock lock(mutex_);
+    counters_.note(out.move());
     history_.note(std::move(out));
 }
 
@@ -232,6 +234,11 @@ std::optional<control::SessionStatus> HostStatus::ended(const std::string& name)
         return name == one.session_id() || name == one.vm_name();
     });
     return found == all.rend() ? std::nullopt : std::optional{*found};
+}
+
+MoveCounters HostStatus::counters() const {
+    const MutexLock lock(mutex_);
+    return counters_;
 }
 
 double HostStatus::link_bytes_per_second() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "host-daemon/supervisor/moves/move_counters.h"
 #include "host-daemon/supervisor/moves/move_history.h"
 #include "host-daemon/supervisor/registry/device_book.h"
 #include "host-daemon/supervisor/registry/session_table.h"
@@ -39,6 +40,7 @@ public:
     [[nodiscard]] std::optional<control::SessionStatus> ended(const std::string& name) const;
     /// Content a second in the last move that sent any; 0: there was none.
     [[nodiscard]] double link_bytes_per_second() const;
+    [[nodiscard]] MoveCounters counters() const;
     /// A move from here is over; the session may leave the table right afterwards. Nothing: it has.
     void note_ended(const SessionTable::Here& session, engine::Outcome outcome, const Error& error);
     /// A move to here is over.
@@ -59,6 +61,7 @@ private:
     const DeviceBook& devices_;
     mutable Mutex mutex_;
     MoveHistory history_ GANTRY_GUARDED_BY(mutex_);
+    MoveCounters counters_ GANTRY_GUARDED_BY(mutex_);
 };
 
 /// "running", "frozen", "granted", "released" or "lost".

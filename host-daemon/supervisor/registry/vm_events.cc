@@ -71,6 +71,7 @@ VmEvents::VmEvents(const Config& config, Hypervisor& hypervisor, SessionTable& s
 void VmEvents::on_event(const libvirt::DomainEvent& event) {
     if (event.kind == EventKind::kConnected || event.kind == EventKind::kDisconnected ||
         event.kind == EventKind::kStateReadEnd) {
+        is_connected_ = event.kind != EventKind::kDisconnected;
         spdlog::info("libvirt: {} {}", to_string(event.kind), event.text);
         if (event.kind == EventKind::kStateReadEnd) {
             housekeeping_.post([this] { compare(); });

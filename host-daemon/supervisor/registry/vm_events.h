@@ -12,6 +12,7 @@
 // only. No lock of its own.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <set>
@@ -59,7 +60,11 @@ public:
     /// happened meanwhile has no event.
     void compare_when_due();
 
+    /// The hypervisor answered last.
+    [[nodiscard]] bool is_connected() const { return is_connected_; }
+
 private:
+    std::atomic<bool> is_connected_{false};
     void on_domain_here(const libvirt::DomainEvent& event, bool is_fresh);
     void on_guest_came(const std::string& id);
     void feed_source(const std::string& id, const libvirt::DomainEvent& event);
