@@ -32,6 +32,7 @@ struct Arguments {
     bool json = false;
     std::string session;
     std::string help_of;
+    std::string config;
     std::string target;
     std::string path;
     std::string source;
@@ -113,6 +114,12 @@ void add_commands(Command& commands, Arguments& a) {
     session(commands.add("abort", "Abort a move under way; the session stays where it is",
                          [&] { return run_abort(a.context, a.session); }),
             true);
+    commands
+        .add("validate",
+             "Check all that this host needs to serve and move sessions: configuration, "
+             "certificates, GPU, driver, libvirt, hook, kernel, clock; needs no gantryd that runs",
+             [&] { return run_validate(a.context, a.config); })
+        ->add_option("--config", a.config, "gantryd's configuration file, if not the usual one");
     session(commands.add("force-complete",
                          "Let a move go on although its pause is longer than "
                          "migration.downtime_max_ms allows, once; at its source",

@@ -188,6 +188,29 @@ int run_abort(const Context& context, const std::string& session) {
     return show(context, reply, reply.text() + "\n");
 }
 
+int run_validate(const Context& context, const std::string& config) {
+    std::error_code ignored;
+    const auto own = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+    std::vector<std::string> words{"gantryd", "--validate"};
+    if (context.form == Form::kJson) {
+        words.emplace_back("--json");
+    }
+    if (!config.empty()) {
+        words.insert(words.end(), {"--config", config});
+    }
+    std::vector<char*> arguments;
+    for (std::string& word : words) {
+        arguments.push_back(word.data());
+    }
+    arguments.push_back(nullptr);
+    for (const std::string& program :
+         {(own / "gantryd").string(), std::string("/usr/sbin/gantryd"), std::string("gantryd")}) {
+        ::execvp(program.c_str(), arguments.data());
+    }
+    return fail(context, {Code::kNotFound, "daemon.absent",
+                          "there is no gantryd to ask: install gantry-host on this host"});
+}
+
 int run_force_complete(const Context& context, const std::string& session) {
     Client client(context.socket);
     grpc::ClientContext rpc;

@@ -21,6 +21,8 @@ struct Watching {
 };
 int run_watch(const Context& context, const std::string& session, Watching watching);
 int run_abort(const Context& context, const std::string& session);
+/// Becomes gantryd, which knows what a host needs. `config` empty: its usual file.
+int run_validate(const Context& context, const std::string& config);
 int run_force_complete(const Context& context, const std::string& session);
 /// Of a session, or of a snapshot file (snapshot_file.h), for which it needs no gantryd.
 int run_inspect(const Context& context, const std::string& session_or_file);

@@ -22,6 +22,7 @@
 
 #include "host-daemon/supervisor/api/metrics.h"
 #include "host-daemon/supervisor/api/operator_service.h"
+#include "host-daemon/supervisor/checks/host_checks.h"
 #include "host-daemon/supervisor/config/file_modes.h"
 #include "host-daemon/supervisor/config/task_limit.h"
 #include "host-daemon/supervisor/config/version.h"
@@ -41,6 +42,9 @@ struct Options {
     bool has_config = false;  ///< Named by whoever started it.
     bool check_only = false;
     bool print_config = false;
+    bool validate = false;
+    bool json = false;
+    std::string root;  ///< Of the host that is looked at; tests.
 };
 
 /// Where log lines go. Its only part is exchanged while others log.
@@ -198,11 +202,22 @@ int print(const std::string& text) {
     return written ? 0 : fail(written.error());
 }
 
+int validate(const Options& options) {
+    const auto config = read_config(options);
+    const std::vector<Check> checks =
+        config ? check_whole_host(*config, options.root) : unreadable_config(config.error());
+    const int printed = print(options.json ? checks_json(checks) : checks_text(checks));
+    return printed != 0 || is_fit(checks) ? printed : 1;
+}
+
 int run(const Options& options) {
     char problem[300];
     if (!check_setting_names(environ, problem, sizeof(problem))) {
         std::fprintf(stderr, "gantryd: %s [gantryd.settings]\n", problem);
         return 1;
+    }
+    if (options.validate) {
+        return validate(options);
     }
     const auto config = read_config(options);
     if (!config) {
@@ -255,6 +270,11 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
     app.add_flag("--check", options.check_only,
                  "check the configuration and that this host has what it names, and end");
+    app.add_flag("--validate", options.validate,
+                 "check all that this host needs, GPU, libvirt and kernel too, and end; "
+                 "`gantry validate`");
+    app.add_flag("--json", options.json, "print what --validate finds as JSON");
+    app.add_option("--root", options.root)->group("");
     app.add_flag("--print-config", options.print_config,
                  "print the effective configuration with explanations and end");
     app.set_version_flag("--version", std::string("gantryd ") + gantry::supervisor::kGantryVersion);
