@@ -94,8 +94,8 @@ Result<std::chrono::microseconds> Execution::freeze(std::chrono::microseconds de
             return Error{
                 Code::kDeadlineExceeded, "drain.deadline",
                 fmt::format("the device did not run dry in {} ms: {} host callbacks are "
-                            "open, {} calls wait; a kernel that waits for the CPU never "
-                            "ends by itself",
+                            "open, {} calls wait. On a busy host it may take longer: try again; "
+                            "only a kernel that waits for the CPU never ends by itself",
                             std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count(),
                             open, executors.busy_count())};
         }
