@@ -169,8 +169,9 @@ def check_moves(source, target, session, program):
     program.goes_on(2)
     wait_until("the source to let go", lambda: not source.sessions())
     for daemon, direction in ((source, "outgoing"), (target, "incoming")):
-        wait_until(f"the end of the move at {daemon.name}", lambda one=daemon, way=direction: Scrape(
-            one).samples("gantry_moves_total", direction=way, outcome="moved"))
+        def has_ended(one=daemon, way=direction):
+            return Scrape(one).samples("gantry_moves_total", direction=way, outcome="moved")
+        wait_until(f"the end of the move at {daemon.name}", has_ended)
         scrape = Scrape(daemon)
         scrape.check_form()
         expect(scrape.value("gantry_moves_total", direction=direction, outcome="moved",

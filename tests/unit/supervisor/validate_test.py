@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What is wrong with a host is found by `gantryd --validate`, each by a reason id of its own, with a
-remedy; and `gantry validate` is the same. Each case is a host that is fit but for one thing.
+"""What is wrong with a host is found by `gantryd --validate`, each by a reason id of its own, with
+a remedy; and `gantry validate` is the same. Each case is a host that is fit but for one thing.
 
     validate_test.py BUILD
 """
@@ -30,6 +30,7 @@ class Host:
         self.tls = folder / "tls"
         self.tls.mkdir()
         make_certificates(self.tls)
+        self.issue("90")
         (self.tls / "host.key").chmod(0o600)
         self.port = free_port()
         hook = self.root / "etc/libvirt/hooks/qemu.d/50-gantry"
@@ -72,7 +73,7 @@ class Host:
         found = json.loads(done.stdout)
         return done.returncode, found
 
-    def expired(self, days="-1"):
+    def issue(self, days):
         subprocess.run(["openssl", "x509", "-req", "-in", "host.csr", "-CA", "ca.pem", "-CAkey",
                         "ca.key", "-CAcreateserial", "-days", days, "-extfile", "ext", "-out",
                         "host.pem"], cwd=self.tls, check=True, capture_output=True)
@@ -140,8 +141,8 @@ CASES = (
     ("no key", without("host.key"), "certificates", "config.file", 1),
     ("another key", other_key, "certificates", "certificate.invalid", 1),
     ("no PEM", no_pem, "certificates", "certificate.invalid", 1),
-    ("an expired certificate", lambda h: h.expired(), "certificates", "certificate.invalid", 1),
-    ("a certificate that ends soon", lambda h: None, "certificate's end",
+    ("an expired certificate", lambda h: h.issue("-1"), "certificates", "certificate.invalid", 1),
+    ("a certificate that ends soon", lambda h: h.issue("9"), "certificate's end",
      "certificate.ends_soon", 0),
     ("a key that others may read", lambda h: (h.tls / "host.key").chmod(0o644), "private key",
      "certificate.key_mode", 1),
