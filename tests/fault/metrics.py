@@ -45,8 +45,7 @@ class Scrape:
                      if name.startswith("gantry_")}
 
     def samples(self, name, **labels):
-        family = self.families.get(name.removesuffix("_total"))
-        return [sample for sample in (family.samples if family else [])
+        return [sample for family in self.ours.values() for sample in family.samples
                 if sample.name == name and labels.items() <= sample.labels.items()]
 
     def value(self, name, **labels):
