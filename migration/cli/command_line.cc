@@ -182,10 +182,19 @@ void add_commands(Command& commands, Arguments& a) {
             true);
 }
 
-void add_help(Command& commands, Arguments& a) {
+void add_help(CLI::App& app, Command& commands, Arguments& a) {
     commands
         .add("help", "Print the help of a command",
-             [&a] {
+             [&app, &a] {
+                 const auto names = usage_detail::commands_of(app);
+                 if (!a.help_of.empty() && std::ranges::count(names, a.help_of) == 0) {
+                     const Error wrong{Code::kInvalidArgument, "command.usage",
+                                       "there is no command '" + a.help_of + "'" +
+                                           did_you_mean(a.help_of, names) +
+                                           "; see `gantry --help`"};
+                     std::fputs((a.json ? error_json(wrong) : error_text(wrong)).c_str(), stderr);
+                     return static_cast<int>(kUsage);
+                 }
                  std::vector<const char*> words{"gantry"};
                  if (!a.help_of.empty()) {
                      words.push_back(a.help_of.c_str());
@@ -247,7 +256,7 @@ int run_command_line(int argc, const char* const* argv) {
     Command commands(app, arguments);
     add_commands(commands, arguments);
     add_hooks(app, commands, arguments);
-    add_help(commands, arguments);
+    add_help(app, commands, arguments);
     try {  // CLI11 reports wrong usage by throwing
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
