@@ -382,9 +382,8 @@ Result<std::string> owner_xml(const Owner& owner) {
     }
     const std::string ticket =
         owner.ticket.exists() ? " ticket='" + owner.ticket.reveal() + "'" : std::string();
-    return "<owner daemon='" + owner.daemon + "' session='" +
-           owner.session + "' epoch='" + std::to_string(owner.epoch.value) + "'" +
-           ticket + "/>";
+    return "<owner daemon='" + owner.daemon + "' session='" + owner.session + "' epoch='" +
+           std::to_string(owner.epoch.value) + "'" + ticket + "/>";
 }
 
 }  // namespace gantry::libvirt

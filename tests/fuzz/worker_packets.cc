@@ -19,6 +19,7 @@
 #include "host-daemon/supervisor/registry/registry.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
+#include "tests/unit/supervisor/one_vm.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -321,11 +322,11 @@ public:
     void send(const engine::Message&) override {}
 };
 
-void drive(Registry& registry, Choices& choices, const HostileWorker& worker) {
+void drive(Registry& registry, OneVm& vm, Choices& choices, const HostileWorker& worker) {
     const engine::MigrationId move{1, choices.byte()};
     const auto link = std::make_shared<NoPeer>();
     const auto say = [&](engine::MessageBody body) {
-        registry.receive(kSession, {move, std::move(body)}, link);
+        registry.receive(kSession, {move, std::move(body)}, "hostb", link);
     };
     engine::TargetCapabilities target;
     target.host = "hostb";
@@ -340,7 +341,8 @@ void drive(Registry& registry, Choices& choices, const HostileWorker& worker) {
     control::PreflightRequest preflight;
     preflight.set_session(kSession);
     (void)registry.preflight(preflight);
-    say(engine::MsgPrepare{engine::kEngineProtocolVersion, kSession, target});
+    vm.is_now(engine::DomainState::kRunning, engine::JobState::kOutgoing);
+    say(engine::MsgPrepare{engine::kEngineProtocolVersion, kSession, target, vm.ticket()});
     for (int i = 0; i < 200 && !worker.is_silent(); ++i) {
         switch (choices.byte() % 6) {
             case 0: say(engine::MsgReady{}); break;
@@ -387,12 +389,12 @@ HostileRun run_hostile_worker(std::span<const std::uint8_t> input) {
     HostileRun run;
     {
         Choices choices(input.first(input.size() / 8));
-        const auto hypervisor = make_no_hypervisor();
-        Registry registry(config, store, *hypervisor);
+        OneVm vm;
+        Registry registry(config, store, vm);
         HostileWorker worker(stand.pid(), std::move(*listener),
                              Choices(input.subspan(input.size() / 8)));
         if (registry.start()) {
-            drive(registry, choices, worker);
+            drive(registry, vm, choices, worker);
         }
         registry.stop();
         run = worker.run();

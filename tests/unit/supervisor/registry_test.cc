@@ -22,6 +22,8 @@
 #include <sstream>
 #include <thread>
 
+#include "one_vm.h"
+
 namespace gantry::supervisor {
 namespace {
 
@@ -74,44 +76,6 @@ TEST(Registry, ListsItsSessionsWhileTheDeviceIsLookedFor) {
     std::filesystem::remove_all(folder);
 }
 
-/// One VM, which runs here until it is told to have ended.
-class OneVm final : public Hypervisor {
-public:
-    void listen(EventHandler handler) override { handler_ = std::move(handler); }
-    void stop() override {}
-    void query(const std::string&, std::function<void(engine::DomainReport)> answer) override {
-        answer(report());
-    }
-    void read_domain(const std::string& uuid,
-                     std::function<void(Result<libvirt::DomainInfo>)> answer) override {
-        answer(Error{Code::kNotFound, "libvirt.none", "no domain " + uuid});
-    }
-    void abort_job(const std::string&) override {}
-    void destroy(const std::string&) override {}
-    void write_owner(const std::string&, const libvirt::Owner&) override {}
-
-    void is_now(engine::DomainState state, engine::JobState job) {
-        const std::lock_guard lock(mutex_);
-        report_ = {state, job};
-    }
-    void tell(const std::string& uuid, libvirt::EventKind kind) {
-        libvirt::DomainEvent event;
-        event.uuid = uuid;
-        event.kind = kind;
-        handler_(event);
-    }
-
-private:
-    engine::DomainReport report() {
-        const std::lock_guard lock(mutex_);
-        return report_;
-    }
-
-    EventHandler handler_;
-    std::mutex mutex_;
-    engine::DomainReport report_{engine::DomainState::kRunning, engine::JobState::kNone};
-};
-
 class MutePeer final : public transport::MessageLink {
 public:
     void send(const engine::Message&) override {}
@@ -163,6 +127,7 @@ protected:
         return session.ok() && (*session)->driver()->status().migration.has_value();
     }
     void begin_move() {
+        ASSERT_TRUE(comes_to([&] { return vm_.ticket().exists(); }, seconds{20}));
         vm_.is_now(engine::DomainState::kRunning, engine::JobState::kOutgoing);
         engine::TargetCapabilities target;
         target.host = "hostb";
@@ -171,9 +136,10 @@ protected:
         target.memory_total_bytes = target.memory_free_bytes = 1ULL << 40;
         target.driver_version = target.ptx_isa_version_max = 99999;
         target.snapshot_version_max = 99999;
-        registry_.receive(kVm,
-                          {{1, 2}, engine::MsgPrepare{engine::kEngineProtocolVersion, kVm, target}},
-                          std::make_shared<MutePeer>());
+        registry_.receive(
+            kVm,
+            {{1, 2}, engine::MsgPrepare{engine::kEngineProtocolVersion, kVm, target, vm_.ticket()}},
+            "hostb", std::make_shared<MutePeer>());
         ASSERT_TRUE(comes_to([&] { return is_moving(); }, seconds{20}));
     }
 
@@ -324,7 +290,7 @@ TEST_F(RegistryOfAVm, KeepsItsSessionWhereAMoveFailsOrLibvirtKnowsNothing) {
     begin_move();
     vm_.is_now(engine::DomainState::kRunning, engine::JobState::kNone);
     registry_.receive(kVm, {{1, 2}, engine::MsgAbort{"test", "the target does not want it"}},
-                      std::make_shared<MutePeer>());
+                      "hostb", std::make_shared<MutePeer>());
     EXPECT_TRUE(comes_to([&] { return !is_moving(); }, kEndedWithin));
     vm_.is_now(engine::DomainState::kUnknown, engine::JobState::kUnknown);
     vm_.tell("", libvirt::EventKind::kStateReadEnd);
