@@ -152,9 +152,9 @@ private:
     std::vector<Symbol> symbols_;
 };
 
-class Placer {
+class CubinPlacer {
 public:
-    Placer(const VariableTable& table, const VariableShifts& shifts)
+    CubinPlacer(const VariableTable& table, const VariableShifts& shifts)
         : table_(table), shifts_(shifts) {}
 
     Result<std::vector<std::byte>> run() {
@@ -313,7 +313,7 @@ Result<CubinVariables> cubin_variables(Bytes cubin) {
 
 Result<std::vector<std::byte>> placed_cubin(Bytes cubin, const VariableShifts& shifts) {
     GANTRY_ASSIGN(const VariableTable table, VariableTable::read(cubin));
-    return Placer(table, shifts).run();
+    return CubinPlacer(table, shifts).run();
 }
 
 Result<CubinVariables> image_variables(Bytes bytes, unsigned capability) {

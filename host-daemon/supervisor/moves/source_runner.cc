@@ -27,7 +27,7 @@ engine::MigrationId random_migration() {
 }
 
 Ticket random_ticket() {
-    const auto [low, high] = random_pair();
+    const auto [low, high] = random_bits();
     Ticket::Bytes bytes{};
     std::memcpy(bytes.data(), &low, sizeof low);
     std::memcpy(bytes.data() + sizeof low, &high, sizeof high);

@@ -9,7 +9,7 @@
 namespace gantry::engine {
 namespace {
 
-constexpr MigrationId kId{1, 2};
+constexpr MigrationId kTicketMove{1, 2};
 constexpr MigrationId kOtherId{3, 4};
 
 Ticket ticket_of(unsigned char digit) {
@@ -29,7 +29,8 @@ protected:
         now_ += Duration{1'000};
         return machine_.step(event, now_);
     }
-    SourceActions receive(MessageBody body, MigrationId id = kId, const char* peer = "hostb") {
+    SourceActions receive(MessageBody body, MigrationId id = kTicketMove,
+                          const char* peer = "hostb") {
         return step(source_event::Received{{id, std::move(body)}, {}, peer});
     }
     SourceActions report(DomainState domain, JobState job, StopCause cause = StopCause::kUnknown) {
@@ -63,13 +64,14 @@ protected:
         return "";
     }
 
-    SourceActions prepare(const Ticket& ticket, MigrationId id = kId, const char* peer = "hostb") {
+    SourceActions prepare(const Ticket& ticket, MigrationId id = kTicketMove,
+                          const char* peer = "hostb") {
         TargetCapabilities target;
         target.gpu_name = "gpu";
         target.cc = {9, 0};
         return receive(MsgPrepare{kEngineProtocolVersion, "vm", target, ticket}, id, peer);
     }
-    void to_precopy(MigrationId id = kId) {
+    void to_precopy(MigrationId id = kTicketMove) {
         prepare(ticket_of(1), id);
         ASSERT_TRUE(begins(report(DomainState::kRunning, JobState::kOutgoing)));
         step(source_event::Described{});
@@ -93,11 +95,11 @@ protected:
         ASSERT_EQ(machine_.state(), SourceState::kFrozen);
     }
     SourceActions ask(const Ticket& ticket, const char* peer = "hostb") {
-        return receive(MsgGrantRequest{kToken, {8}, ArrivalEvidence::kGuestResumed, ticket}, kId,
-                       peer);
+        return receive(MsgGrantRequest{kToken, {8}, ArrivalEvidence::kGuestResumed, ticket},
+                       kTicketMove, peer);
     }
 
-    static constexpr FreezeToken kToken{kId, 1};
+    static constexpr FreezeToken kToken{kTicketMove, 1};
     TimePoint now_{};
     SourceMachine machine_{"vm", Epoch{7}, Settings{}};
 };
@@ -183,12 +185,12 @@ TEST_F(Ownership, AnotherTargetIsRefusedAndTheOneUnderWayGoesOn) {
     EXPECT_EQ(refusal(other), "migration.other_target");
     EXPECT_FALSE(begins(other));
     EXPECT_FALSE(begins(report(DomainState::kRunning, JobState::kOutgoing)));
-    EXPECT_EQ(machine_.migration(), kId);
+    EXPECT_EQ(machine_.migration(), kTicketMove);
     EXPECT_EQ(machine_.peer(), "hostb");
     // Nor by the name of the migration under way.
-    EXPECT_TRUE(receive(MsgAbort{"theft", ""}, kId, "hostc").empty());
-    EXPECT_TRUE(receive(MsgFreezeRequest{{}, ticket_of(1)}, kId, "hostc").empty());
-    EXPECT_TRUE(prepare(ticket_of(1), kId, "hostc").empty());
+    EXPECT_TRUE(receive(MsgAbort{"theft", ""}, kTicketMove, "hostc").empty());
+    EXPECT_TRUE(receive(MsgFreezeRequest{{}, ticket_of(1)}, kTicketMove, "hostc").empty());
+    EXPECT_TRUE(prepare(ticket_of(1), kTicketMove, "hostc").empty());
     EXPECT_EQ(machine_.state(), SourceState::kPrecopy);
     EXPECT_TRUE(has<action::Freeze>(step(source_event::GuestSuspended{})));
 }
