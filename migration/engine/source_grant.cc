@@ -11,9 +11,6 @@ std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& i
     const auto refuse = [](std::string_view reason, const char* text, bool is_final) {
         return MsgGrantRefused{std::string(reason), text, is_final};
     };
-    if (id == record_.granted_migration) {  // Late, and after a restart perhaps of any epoch.
-        return refuse(grant_refusal::kReturned, "This migration has given its grant back.", true);
-    }
     if (std::any_of(ended_.begin(), ended_.end(), [&](const Ended& e) { return e.id == id; }) ||
         (is_current(id) && m_->doomed && !pending_)) {
         return refuse(grant_refusal::kRolledBack, "This migration has ended.",
@@ -78,6 +75,11 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
     if (request.epoch.value != 0 && request.epoch.value != record_.epoch.value + 1) {
         send_to(id,
                 MsgGrantRefused{std::string(grant_refusal::kEpoch), "Another epoch is due.", true});
+        return;
+    }
+    if (id == record_.granted_migration) {  // Late, and after a restart perhaps of any epoch.
+        send_to(id, MsgGrantRefused{std::string(grant_refusal::kReturned),
+                                    "This migration has given its grant back.", true});
         return;
     }
     if (lost_) {

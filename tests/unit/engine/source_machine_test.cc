@@ -431,6 +431,21 @@ TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedAfterARestart) {
     EXPECT_TRUE(sends<MsgGrantRefused>(answer));
 }
 
+/// The same where what was frozen here is gone as well, and the restart forgot what it was.
+TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedWhereTheStateIsGone) {
+    const FreezeToken token = to_frozen();
+    receive(request(token));
+    step(source_event::GrantDurable{});
+    source_event::Restarted restarted;
+    restarted.record = find<action::PersistGrant>(receive(MsgGrantReturned{{8}}))->record;
+    restarted.workers_alive = false;
+    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
+    step(restarted);
+    EXPECT_TRUE(sends<MsgGrantRefused>(receive(MsgGrantRequest{token, {}, {}})));
+    const source_event::Domain gone{{DomainState::kAbsent, JobState::kNone}};
+    EXPECT_EQ(find<action::PersistGrant>(step(gone)), nullptr);
+}
+
 TEST_F(Source, OnlyTheMigrationThatFrozeTheSessionIsGrantedThatState) {
     source_event::Restarted restarted;
     restarted.record = {Epoch{7}, false, {}, {}};
