@@ -364,6 +364,7 @@ HostileRun run_hostile_worker(std::span<const std::uint8_t> input) {
     const Stand stand;
     Config config;
     config.daemon.run_directory = folder;
+    config.peer.listen = "hosta:7700";
     config.worker.executable = "/bin/false";
     config.worker.user.clear();
     config.worker.private_tmp = false;

@@ -92,6 +92,7 @@ protected:
         config_.worker.executable = "/bin/false";
         config_.worker.user.clear();
         config_.worker.private_tmp = false;
+        config_.peer.listen = "hosta:7700";  // Nobody listens; VMs are stamped with it.
         std::filesystem::create_directory(folder_ + "/sessions");
         SessionInfo info;
         info.id = kVm;

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ struct PlacedModule {
 constexpr std::size_t kSectionBytes = 1 << 16;
 constexpr std::size_t kRoomBytes = 64 * kSectionBytes;
 CUdeviceptr room = 0;
+
+/// The worker's own modules are the soft GPU's.
+std::set<CUmodule>& placed_modules() {
+    static std::set<CUmodule> modules;
+    return modules;
+}
 
 PlacedModule* read_module(const char* image, CUdeviceptr base) {
     auto* module = new PlacedModule;
@@ -66,16 +73,22 @@ extern "C" CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsi
     ++loads;
     *module = reinterpret_cast<CUmodule>(
         read_module(static_cast<const char*>(image), room + static_cast<CUdeviceptr>(shift) * 256));
+    placed_modules().insert(*module);
     return CUDA_SUCCESS;
 }
 
 extern "C" CUresult cuModuleUnload(CUmodule module) {
-    delete reinterpret_cast<PlacedModule*>(module);
+    if (placed_modules().erase(module) != 0) {
+        delete reinterpret_cast<PlacedModule*>(module);
+    }
     return CUDA_SUCCESS;
 }
 
 extern "C" CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule module,
                                          const char* name) {
+    if (placed_modules().count(module) == 0) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
     const auto& variables = reinterpret_cast<PlacedModule*>(module)->variables;
     const auto found = variables.find(name);
     if (found == variables.end()) {
