@@ -158,6 +158,10 @@ DECLARED = re.compile(r"^\s*(?:mutable |static |constinit |session::|gantry::)*"
 PROTECT_NO_MEMBER = {
     ("proto/snapshot/file_pages.cc", "mutex"): "local, as what it protects",
     ("host-daemon/execution/process/bulk_pages.h", "mutex_"): "the page-locking of the bulk area",
+    ("host-daemon/execution/device/device.h", "making_mutex_"): "the making of the context",
+    ("host-daemon/execution/process/contexts.h", "limits"):
+        "the setting of a context's limit and its count",
+    ("host-daemon/supervisor/sessions/session.h", "saving_"): "a snapshot, against another one",
     ("host-daemon/execution/process/captures.h", "gate"):
         "the start of a capture, against the worker's own waits for the device",
     ("host-daemon/supervisor/workers/memory_slot.cc", "g_mutex"): "a page that others share",
