@@ -153,9 +153,11 @@ TEST(VariablesElsewhere, HaveMemoryWhereTheProgramAskedForThem) {
 
 /// Nothing names the counter, which code reaches by its offset in a bank.
 void have_a_constant(SampleCubin& cubin) {
-    const std::string name(".nv.global.init\0", 16);
-    const std::size_t at = cubin.bytes.find(std::string(1, '\0') + name) + 1;
-    cubin.bytes.replace(at, name.size(), std::string(".nv.constant3\0\0\0", 16));
+    for (const std::string before : {"", ".rela"}) {
+        const std::string name = before + std::string(".nv.global.init\0", 16);
+        const std::size_t at = cubin.bytes.find(std::string(1, '\0') + name) + 1;
+        cubin.bytes.replace(at, name.size(), before + std::string(".nv.constant3\0\0\0", 16));
+    }
     cubin.edit<Elf64_Rela>(cubin.content(".rela.nv.global.init"), [](Elf64_Rela& each) {
         each.r_info = ELF64_R_INFO(std::uint64_t{SampleCubin::kKernel}, 2);
     });
