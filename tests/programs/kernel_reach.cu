@@ -93,7 +93,7 @@ __global__ void swap_addresses(unsigned long long* place, unsigned* out) {
 }
 
 __global__ void sample(cudaTextureObject_t texture, unsigned* out) {
-    out[0] = tex1Dfetch<unsigned>(texture, 3);
+    out[0] = tex1Dfetch<unsigned>(texture, 1 << 20);  // In granules of its own.
 }
 
 static uint64_t first_mapping(const char* file, const char* name, const char* access) {
