@@ -5,8 +5,9 @@
 
 #include <cstring>
 #include <map>
-#include <set>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/cuda/abi.h"
@@ -23,14 +24,14 @@ constexpr std::size_t kSectionBytes = 1 << 16;
 constexpr std::size_t kRoomBytes = 64 * kSectionBytes;
 CUdeviceptr room = 0;
 
-/// The worker's own modules are the soft GPU's.
-std::set<CUmodule>& placed_modules() {
-    static std::set<CUmodule> modules;
+/// What is loaded; the worker's own modules are the soft GPU's.
+std::map<CUmodule, std::unique_ptr<PlacedModule>>& placed_modules() {
+    static std::map<CUmodule, std::unique_ptr<PlacedModule>> modules;
     return modules;
 }
 
-PlacedModule* read_module(const char* image, CUdeviceptr base) {
-    auto* module = new PlacedModule;
+std::unique_ptr<PlacedModule> read_module(const char* image, CUdeviceptr base) {
+    auto module = std::make_unique<PlacedModule>();
     Elf64_Ehdr header;
     std::memcpy(&header, image, sizeof header);
     std::vector<Elf64_Shdr> sections(header.e_shnum);
@@ -71,16 +72,15 @@ extern "C" CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsi
     }
     const int shift = loads < 2 ? loads : 2;
     ++loads;
-    *module = reinterpret_cast<CUmodule>(
-        read_module(static_cast<const char*>(image), room + static_cast<CUdeviceptr>(shift) * 256));
-    placed_modules().insert(*module);
+    auto placed =
+        read_module(static_cast<const char*>(image), room + static_cast<CUdeviceptr>(shift) * 256);
+    *module = reinterpret_cast<CUmodule>(placed.get());
+    placed_modules()[*module] = std::move(placed);
     return CUDA_SUCCESS;
 }
 
 extern "C" CUresult cuModuleUnload(CUmodule module) {
-    if (placed_modules().erase(module) != 0) {
-        delete reinterpret_cast<PlacedModule*>(module);
-    }
+    placed_modules().erase(module);
     return CUDA_SUCCESS;
 }
 
