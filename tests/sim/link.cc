@@ -1,5 +1,4 @@
 // The link between the two gantryds: loses, repeats, delays, reorders, partitions.
-#include <algorithm>
 #include <variant>
 
 #include "tests/sim/world.h"
@@ -44,9 +43,7 @@ void World::send(int from, const Message& message) {
     const int to = 1 - from;
     trace("host %d sends %s", from, message_name(message));
     check_sent_grant(from, message);
-    const bool is_theft =
-        std::find(thefts.begin(), thefts.end(), message.migration) != thefts.end();
-    if (nobody_hears || is_theft) {
+    if (nobody_hears) {
         return;
     }
     confuse(to, message);
@@ -95,8 +92,7 @@ void World::deliver(int to, const Message& message) {
             }
         }
     }
-    source_step(to,
-                source_event::Received{message, {random.next(), random.next()}, name_of(1 - to)});
+    source_step(to, source_event::Received{message, {random.next(), random.next()}});
 }
 
 namespace {

@@ -52,8 +52,7 @@ public:
     ~TargetRunner() { stop(); }
 
     /// First event of an attempt: asks the source.
-    void begin(engine::MigrationId migration, engine::TargetCapabilities capabilities,
-               const Ticket& ticket);
+    void begin(engine::MigrationId migration, engine::TargetCapabilities capabilities);
     void feed(engine::TargetEvent event);
     void receive(engine::Message message);
     /// One batch from a bulk stream. Success: acknowledge it (applied, or too late to matter).

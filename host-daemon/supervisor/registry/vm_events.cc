@@ -205,12 +205,11 @@ void VmEvents::find_session(const std::string& id) {
     });
 }
 
-void VmEvents::stamp_owner(const std::string& id, Epoch epoch, const Ticket& ticket,
-                           std::function<void(Result<void>)> done) {
+void VmEvents::stamp_owner(const std::string& id, Epoch epoch) {
     if (config_.peer.listen.empty()) {
         return;
     }
-    hypervisor_.write_owner(id, {own_address(), id, epoch, ticket}, std::move(done));
+    hypervisor_.write_owner(id, {own_address(), id, epoch});
 }
 
 void VmEvents::feed_source(const std::string& id, const libvirt::DomainEvent& event) {

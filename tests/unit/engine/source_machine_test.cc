@@ -10,13 +10,6 @@ namespace {
 
 constexpr MigrationId kId{1, 2};
 
-/// What does not depend on who may take the session: source_ticket_test.cc has that.
-Settings unbound() {
-    Settings settings;
-    settings.is_bound_to_hypervisor = false;
-    return settings;
-}
-
 class Source : public testing::Test {
 protected:
     SourceActions step(const SourceEvent& event) {
@@ -79,7 +72,7 @@ protected:
     MsgGrantRequest request(FreezeToken token) const { return {token, {8}, {}}; }
 
     TimePoint now_{};
-    SourceMachine machine_{"vm", Epoch{7}, unbound()};
+    SourceMachine machine_{"vm", Epoch{7}, Settings{}};
 };
 
 TEST_F(Source, GrantLeavesOnlyAfterItsRecordIsDurable) {
@@ -104,7 +97,7 @@ TEST_F(Source, GrantLeavesOnlyAfterItsRecordIsDurable) {
 TEST_F(Source, NoGrantBeforeFreezeNorForAnotherToken) {
     to_precopy();
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, 1}))));
-    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
+    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
     const FreezeToken token = to_frozen();
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, token.count + 1}))));
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({{5, 5}, token.count}))));
@@ -113,7 +106,7 @@ TEST_F(Source, NoGrantBeforeFreezeNorForAnotherToken) {
 
 TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
     for (const bool has_arrived : {false, true}) {
-        machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
+        machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
         const FreezeToken token = to_final_round();
         ASSERT_NE(find<action::SendComplete>(step(source_event::RoundSent{2, {}})), nullptr);
         if (has_arrived) {
@@ -420,7 +413,7 @@ TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedAfterARestart) {
     source_event::Restarted restarted;
     restarted.record = find<action::PersistGrant>(receive(MsgGrantReturned{{8}}))->record;
     restarted.frozen = token;
-    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
+    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
     step(restarted);
     source_event::Domain domain;
     domain.report = {DomainState::kAbsent, JobState::kNone};
@@ -439,7 +432,7 @@ TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedWhereTheStateIsGone) 
     source_event::Restarted restarted;
     restarted.record = find<action::PersistGrant>(receive(MsgGrantReturned{{8}}))->record;
     restarted.workers_alive = false;
-    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
+    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
     step(restarted);
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(MsgGrantRequest{token, {}, {}})));
     const source_event::Domain gone{{DomainState::kAbsent, JobState::kNone}};
@@ -543,7 +536,7 @@ TEST_F(Source, AWorkerThatDiesFrozenLeavesTheGrantToTheTarget) {
 
 TEST_F(Source, AWorkerThatDiedFrozenIsForgottenWhenTheGuestIsBack) {
     for (const bool is_told : {true, false}) {  // by the event, or when libvirt is asked
-        machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
+        machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
         const FreezeToken token = to_frozen();
         EXPECT_NE(find<action::QueryDomain>(step(source_event::WorkerLost{})), nullptr);
         SourceEvent runs = source_event::GuestResumed{};
