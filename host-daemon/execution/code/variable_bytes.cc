@@ -6,21 +6,10 @@
 #include <string>
 
 #include "host-daemon/softgpu/image/elf_file.h"
+#include "proto/base/saturating.h"
 
 namespace gantry::worker {
 namespace {
-
-constexpr std::uint64_t kEndless = ~std::uint64_t{0};
-
-std::uint64_t product(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t out = 0;
-    return __builtin_mul_overflow(a, b, &out) ? kEndless : out;
-}
-
-std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t out = 0;
-    return __builtin_add_overflow(a, b, &out) ? kEndless : out;
-}
 
 bool is_word(char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%';

@@ -2,20 +2,10 @@
 
 #include <algorithm>
 
+#include "proto/base/saturating.h"
+
 namespace gantry::worker {
 namespace {
-
-constexpr std::uint64_t kEndless = ~std::uint64_t{0};
-
-std::uint64_t product(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t out = 0;
-    return __builtin_mul_overflow(a, b, &out) ? kEndless : out;
-}
-
-std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t out = 0;
-    return __builtin_add_overflow(a, b, &out) ? kEndless : out;
-}
 
 struct Texel {
     std::uint64_t bytes = 0;
