@@ -83,6 +83,9 @@ struct EndAnnouncement {};
 struct Release {};
 /// virDomainAbortJob, if the settings allow it.
 struct AbortJob {};
+/// Draw a ticket, write it into the VM's metadata and where a restart finds it. Answer:
+/// TicketStands or TicketFailed.
+struct RenewTicket {};
 
 // target
 
@@ -129,7 +132,7 @@ using SourceAction =
                  action::Finished, action::Describe, action::BeginPrecopy, action::SendRound,
                  action::ResendRound, action::Freeze, action::SendComplete, action::PersistGrant,
                  action::Fence, action::Unfence, action::Thaw, action::EndPrecopy,
-                 action::EndAnnouncement, action::Release, action::AbortJob>;
+                 action::EndAnnouncement, action::Release, action::AbortJob, action::RenewTicket>;
 using TargetAction =
     std::variant<action::Send, action::QueryDomain, action::Alert, action::ReportProgress,
                  action::Finished, action::Reserve, action::Admit, action::RefuseAdmission,

@@ -37,9 +37,16 @@ enum class JobState : std::uint32_t {
     kOutgoing = 3,  ///< A migration away from this host is under way.
     kIncoming = 4,
 };
+/// Why a guest that is kPaused or kAbsent does not run here.
+enum class StopCause : std::uint32_t {
+    kUnknown = 1,    ///< libvirt does not say (any more): decides nothing.
+    kMigration = 2,  ///< A migration away from this host paused it, or has taken it away.
+    kOther = 3,      ///< An operator, an error, its own end.
+};
 struct DomainReport {
     DomainState domain = DomainState::kUnknown;
     JobState job = JobState::kUnknown;
+    StopCause cause = StopCause::kUnknown;
 };
 
 /// Durable, one per session and host. The only fact that survives a host: written with write to a
@@ -49,6 +56,7 @@ struct DurableRecord {
     bool granted = false;           ///< epoch + 1 was given away, once, for ever:
     MigrationId granted_migration;  ///< ... to this migration. If not granted: it gave that back.
     FreezeToken granted_token;
+    std::string granted_peer = {};  ///< Name of the certificate that it was given to.
     friend bool operator==(const DurableRecord&, const DurableRecord&) = default;
 };
 
@@ -131,6 +139,9 @@ struct Settings {
     bool may_abort_job = true;
     /// ivshmem: activation must wait until guest memory is complete (RESUMED_MIGRATED).
     bool activate_needs_guest_memory = true;
+    /// Source: only a hypervisor's own migration may take the session, proven by its ticket and its
+    /// job. False: the session is no VM's, and no hypervisor knows it.
+    bool is_bound_to_hypervisor = true;
 };
 
 }  // namespace gantry::engine

@@ -16,11 +16,12 @@
 #include "migration/engine/needs.h"
 #include "migration/engine/preflight.h"
 #include "migration/engine/state.h"
+#include "proto/base/ticket.h"
 
 namespace gantry::engine {
 
 /// Raised when a message changes its meaning; new fields alone do not raise it. See README.md.
-inline constexpr std::uint32_t kEngineProtocolVersion = 2;
+inline constexpr std::uint32_t kEngineProtocolVersion = 3;
 
 /// MsgAbort reason: the sender knows no such migration. Drivers answer messages for a migration
 /// that no machine of theirs knows with it, but never answer MsgAbort, MsgRefused, MsgGrantRefused,
@@ -41,6 +42,7 @@ struct MsgPrepare {  ///< Asks for the session. Repeated until MsgOffer or MsgRe
     std::uint32_t protocol_version = kEngineProtocolVersion;
     std::string session_id;
     TargetCapabilities capabilities;
+    Ticket ticket = {};  ///< Out of the VM's XML as libvirt's migration brought it.
 };
 struct MsgReady {};  ///< Reservation stands: start sending. Repeated until the first round.
 struct MsgRoundAck {
@@ -52,6 +54,7 @@ struct MsgRoundLost {
 };
 struct MsgFreezeRequest {  ///< The guest is here (or its pause is) and the final state is not.
     ArrivalEvidence evidence = ArrivalEvidence::kGuestResumed;
+    Ticket ticket = {};
 };
 struct MsgVerified {
     FreezeToken token;
@@ -64,6 +67,7 @@ struct MsgGrantRequest {
     FreezeToken token;
     Epoch epoch;  ///< The source's plus one; 0 after a restart that forgot it: the next one.
     ArrivalEvidence evidence = ArrivalEvidence::kGuestResumed;
+    Ticket ticket = {};
 };
 struct MsgActivated {
     Epoch epoch;

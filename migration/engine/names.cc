@@ -81,12 +81,14 @@ const char* event_name(const SourceEvent& event) {
                                              "CompleteSent",    "CompleteFailed",
                                              "GrantDurable",    "GrantWriteFailed",
                                              "Thawed",          "Released",
+                                             "TicketStands",    "TicketFailed",
                                              "WorkerLost",      "Domain",
                                              "GuestSuspended",  "GuestPreSwitchover",
                                              "GuestResumed",    "GuestGone",
                                              "GuestStopped",    "JobFailed",
                                              "OperatorAbort",   "OperatorForce",
-                                             "OperatorDiscard", "Restarted"};
+                                             "OperatorDiscard", "Opened",
+                                             "Restarted"};
     static_assert(std::size(kNames) == std::variant_size_v<SourceEvent>);
     return kNames[event.index()];
 }

@@ -26,7 +26,8 @@ namespace source_event {
 /// A message of the target.
 struct Received {
     Message message;
-    Seed seed;  ///< 128 fresh random bits for a migration that may begin now.
+    Seed seed;              ///< 128 fresh random bits for a migration that may begin now.
+    std::string peer = {};  ///< Name of the certificate of the host that sent it.
 };
 /// next_deadline() has come.
 struct Timer {};
@@ -77,6 +78,12 @@ struct GrantWriteFailed {
 };
 struct Thawed {};
 struct Released {};
+/// The VM's metadata shows the new ticket, and a restart will know it.
+struct TicketStands {
+    Ticket ticket;
+};
+/// Not written; the old one, if any, stands.
+struct TicketFailed {};
 
 // the host
 
@@ -105,9 +112,12 @@ struct OperatorAbort {};
 struct OperatorForce {};
 /// In kHolding or kGranted: the state may go.
 struct OperatorDiscard {};
+/// First event of a session that has just been opened here, or has arrived.
+struct Opened {};
 /// First event after a restart of gantryd.
 struct Restarted {
     DurableRecord record;
+    Ticket ticket;                      ///< The last that stood.
     std::optional<FreezeToken> frozen;  ///< What StateSource::frozen_token says.
     bool workers_alive = true;          ///< Every worker of the session lives.
     bool announced = false;             ///< What StateSource::announce said still holds.
@@ -122,11 +132,12 @@ using SourceEvent =
                  source_event::FreezeFailed, source_event::CompleteSent,
                  source_event::CompleteFailed, source_event::GrantDurable,
                  source_event::GrantWriteFailed, source_event::Thawed, source_event::Released,
-                 source_event::WorkerLost, source_event::Domain, source_event::GuestSuspended,
+                 source_event::TicketStands, source_event::TicketFailed, source_event::WorkerLost,
+                 source_event::Domain, source_event::GuestSuspended,
                  source_event::GuestPreSwitchover, source_event::GuestResumed,
                  source_event::GuestGone, source_event::GuestStopped, source_event::JobFailed,
                  source_event::OperatorAbort, source_event::OperatorForce,
-                 source_event::OperatorDiscard, source_event::Restarted>;
+                 source_event::OperatorDiscard, source_event::Opened, source_event::Restarted>;
 
 /// For logs.
 [[nodiscard]] const char* event_name(const SourceEvent& event);

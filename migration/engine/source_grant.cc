@@ -29,6 +29,14 @@ std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& i
         state_ != SourceState::kHolding) {
         return refuse(grant_refusal::kNotFrozen, "Not yet.", false);
     }
+    if (!may_have_left()) {
+        emit(action::QueryDomain{});
+        return refuse(
+            peer_refusal::kNoJob,
+            "The guest was not stopped by a migration of libvirt's at the source (a pause "
+            "by an operator is none).",
+            false);
+    }
     if (request.evidence == ArrivalEvidence::kPausedArrival && !guest_gone_) {
         emit(action::QueryDomain{});
         return refuse(grant_refusal::kGuestNotGone,
@@ -37,7 +45,8 @@ std::optional<MsgGrantRefused> SourceMachine::Impl::refusal(const MigrationId& i
     return std::nullopt;
 }
 
-void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrantRequest& request) {
+void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrantRequest& request,
+                                           const std::string& peer) {
     if (state_ == SourceState::kGranting || state_ == SourceState::kTakingBack) {
         return;  // answered when the write has ended
     }
@@ -52,6 +61,10 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kOtherMigration),
                                         "The session was given to another migration.", true});
         }
+        return;
+    }
+    if (auto why = objection(request.ticket, peer)) {
+        send_to(id, MsgGrantRefused{std::move(why->reason), std::move(why->text), true});
         return;
     }
     if (id != request.token.migration) {
@@ -74,10 +87,15 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
         // session. It must be the state that we froze last, or, when a restart forgot which that
         // was, the guest must not run here.
         const bool known = request.token.count != 0 && request.token == newest_token_;
-        if (known) {
-            persist_grant(id, request.token);
+        if (known && may_have_left()) {
+            persist_grant(id, request.token, peer);
+        } else if (known) {
+            emit(action::QueryDomain{});
+            send_to(id, MsgGrantRefused{std::string(peer_refusal::kNoJob),
+                                        "The guest was not stopped by a migration of libvirt's.",
+                                        false});
         } else if (lost_token_unknown_) {
-            lost_request_ = {id, request};
+            lost_request_ = {id, request, peer};
             emit(action::QueryDomain{});
         } else {
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kRolledBack),
@@ -89,10 +107,11 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
         send_to(id, std::move(*refused));
         return;
     }
-    persist_grant(id, request.token);
+    persist_grant(id, request.token, peer);
 }
 
-void SourceMachine::Impl::persist_grant(const MigrationId& id, FreezeToken token) {
+void SourceMachine::Impl::persist_grant(const MigrationId& id, FreezeToken token,
+                                        const std::string& peer) {
     resumed_meanwhile_ = false;
     timers_.clear_all();
     enter(SourceState::kGranting, std::nullopt);
@@ -100,6 +119,7 @@ void SourceMachine::Impl::persist_grant(const MigrationId& id, FreezeToken token
     record.granted = true;
     record.granted_migration = id;
     record.granted_token = token;
+    record.granted_peer = peer;
     granting_ = record;
     emit(action::PersistGrant{record});
     report(Phase::kCommit, 0.5);
@@ -248,6 +268,7 @@ void SourceMachine::Impl::on_grant_returned(const MigrationId& id,
     granting_ = DurableRecord{};
     granting_->epoch = Epoch{granted.value + 1};
     granting_->granted_migration = id;
+    granting_->granted_peer = record_.granted_peer;
     emit(action::PersistGrant{*granting_});
 }
 

@@ -7,6 +7,7 @@ namespace gantry::engine {
 SourceMachine::Impl::Impl(std::string session_id, Epoch epoch, Settings settings)
     : session_id_(std::move(session_id)), settings_(settings) {
     record_.epoch = epoch;
+    ticket_backoff_.reset(settings_.retry);
 }
 
 SourceActions SourceMachine::Impl::step(const SourceEvent& event, TimePoint now) {
@@ -16,7 +17,17 @@ SourceActions SourceMachine::Impl::step(const SourceEvent& event, TimePoint now)
     if (announced() && !timers_.is_set(Timer::kPoll)) {
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     }
+    if (!wants_ticket()) {
+        ticket_backoff_.reset(settings_.retry);
+    } else if (!timers_.is_set(Timer::kTicket)) {
+        timers_.set(Timer::kTicket, now_ + ticket_backoff_.take(settings_.retry_max));
+    }
     return std::move(out_);
+}
+
+const std::string& SourceMachine::Impl::peer() const {
+    static const std::string kNobody;
+    return m_ ? m_->peer : record_.granted ? record_.granted_peer : kNobody;
 }
 
 std::optional<MigrationId> SourceMachine::Impl::migration() const {
@@ -78,11 +89,14 @@ void SourceMachine::Impl::on(const source_event::CompleteFailed& event) {
 
 void SourceMachine::Impl::on(const source_event::GuestSuspended& /*event*/) {
     guest_suspended_ = true;
+    left_by_migration_ = true;
     on_guest_away();
 }
 
+/// A guest that is being saved to a file comes by here too.
 void SourceMachine::Impl::on(const source_event::GuestPreSwitchover& /*event*/) {
     guest_suspended_ = true;
+    left_by_migration_ = left_by_migration_ || (m_ && m_->is_job_seen);
     on_guest_away();
 }
 
@@ -90,10 +104,14 @@ void SourceMachine::Impl::on(const source_event::GuestResumed& /*event*/) { on_g
 
 void SourceMachine::Impl::on(const source_event::GuestGone& /*event*/) {
     guest_gone_ = true;
+    left_by_migration_ = true;
     on_guest_away();
 }
 
-void SourceMachine::Impl::on(const source_event::GuestStopped& /*event*/) { on_job_ended(); }
+void SourceMachine::Impl::on(const source_event::GuestStopped& /*event*/) {
+    left_by_migration_ = false;
+    on_job_ended();
+}
 
 void SourceMachine::Impl::on(const source_event::JobFailed& /*event*/) { on_job_ended(); }
 
@@ -131,6 +149,8 @@ void SourceMachine::Impl::on(const source_event::OperatorDiscard& /*event*/) {
 
 void SourceMachine::Impl::on(const source_event::Restarted& event) {
     record_ = event.record;
+    ticket_ = event.ticket;
+    is_ticket_used_ = true;  // perhaps, and perhaps by whoever will ask for the grant
     lost_ = !event.workers_alive;
     frozen_ = event.frozen;
     if (frozen_) {
@@ -169,10 +189,15 @@ void SourceMachine::Impl::on(const source_event::Restarted& event) {
 }
 
 void SourceMachine::Impl::on(const source_event::Domain& event) {
-    const DomainReport& report = event.report;
-    if (report.domain == DomainState::kUnknown) {
-        return;
+    if (event.report.domain != DomainState::kUnknown) {
+        note_whether_it_left(event.report);
+        on_domain(event.report);
+        settle_applicant(event.report);
+        renew_ticket(event.report);
     }
+}
+
+void SourceMachine::Impl::on_domain(const DomainReport& report) {
     const bool running = report.domain == DomainState::kRunning;
     guest_gone_ = report.domain == DomainState::kAbsent;
     if (report.job == JobState::kNone || !running) {
@@ -181,13 +206,12 @@ void SourceMachine::Impl::on(const source_event::Domain& event) {
     look_whether_job_is_over(report);
     look_whether_move_is_over(report);
     if (lost_request_ && state_ == SourceState::kLost) {
-        const auto [id, request] = *lost_request_;
-        lost_request_.reset();
-        if (running) {
+        const auto [id, request, peer] = *std::exchange(lost_request_, std::nullopt);
+        if (running || !may_have_left()) {
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kGuestNotGone),
-                                        "The guest runs at the source.", true});
+                                        "The guest is at the source.", true});
         } else {
-            persist_grant(id, request.token);
+            persist_grant(id, request.token, peer);
         }
         return;
     }
@@ -251,9 +275,15 @@ void SourceMachine::Impl::on_domain_while_moving(const DomainReport& report) {
     }
     if (m_->freeze_asked) {
         m_->freeze_asked = false;
-        if (report.domain == DomainState::kPaused) {
+        const bool is_left = may_have_left() || report.job != JobState::kNone;
+        if (report.domain == DomainState::kPaused && is_left) {
             guest_suspended_ = true;
             on_guest_away();
+        } else if (report.domain == DomainState::kPaused) {
+            fail({Code::kAborted, std::string(peer_refusal::kNoJob),
+                  "The guest is paused at the source, and libvirt has no migration of it under "
+                  "way."});
+            return;
         } else if (running && report.job == JobState::kNone) {
             fail({Code::kAborted, std::string(grant_refusal::kGuestNotGone),
                   "The guest runs at the source and libvirt has no migration of it under way."});
@@ -281,6 +311,7 @@ void SourceMachine::Impl::on_domain_while_moving(const DomainReport& report) {
 void SourceMachine::Impl::on_guest_resumed() {
     guest_suspended_ = false;
     guest_gone_ = false;
+    left_by_migration_ = false;
     if (m_) {
         m_->freeze_asked = false;
     }
@@ -381,6 +412,9 @@ void SourceMachine::Impl::on(const source_event::Timer& /*event*/) {
     if (timers_.take_due(Timer::kIdleRound, now_) && state_ == SourceState::kPrecopy && m_ &&
         !m_->round_in_flight) {
         begin_round();
+    }
+    if (timers_.take_due(Timer::kTicket, now_) && wants_ticket()) {
+        emit(action::QueryDomain{});  // see renew_ticket()
     }
     if (timers_.take_due(Timer::kRetry, now_)) {
         on_retry();
@@ -502,6 +536,7 @@ std::optional<TimePoint> SourceMachine::next_deadline() const { return impl_->ne
 SourceState SourceMachine::state() const { return impl_->state(); }
 Epoch SourceMachine::epoch() const { return impl_->epoch(); }
 std::optional<MigrationId> SourceMachine::migration() const { return impl_->migration(); }
+const std::string& SourceMachine::peer() const { return impl_->peer(); }
 const Progress& SourceMachine::progress() const { return impl_->progress(); }
 bool SourceMachine::serves() const { return impl_->serves(); }
 bool SourceMachine::announced() const { return impl_->announced(); }

@@ -21,18 +21,20 @@ public:
     SourceState state() const { return state_; }
     Epoch epoch() const { return record_.epoch; }
     std::optional<MigrationId> migration() const;
+    const std::string& peer() const;
     const Progress& progress() const { return progress_; }
     bool serves() const;
     bool announced() const { return announced_ && !record_.granted && !lost_; }
     bool awaits_attempt() const { return awaits_attempt_ && announced() && !m_; }
 
 private:
-    enum class Timer { kState, kRetry, kHeartbeat, kPoll, kIdleRound };
+    enum class Timer { kState, kRetry, kHeartbeat, kPoll, kIdleRound, kTicket };
     enum class Announce { kYes, kNo };
 
     /// One attempt of one target.
     struct Migration {
         MigrationId id;
+        std::string peer;
         Seed seed;
         TargetCapabilities target;
         SessionNeeds needs;
@@ -56,6 +58,7 @@ private:
         TimePoint prepared_at{};
         std::uint64_t bytes_expected = 0;  ///< What the next scan may find.
         bool begun = false;
+        bool is_job_seen = false;  ///< libvirt has named its outgoing job.
         bool converged = false;
         bool freeze_asked = false;  ///< By the target; libvirt's word is awaited.
         bool doomed = false;        ///< Will never be granted; frozen until libvirt says RESUMED.
@@ -64,6 +67,16 @@ private:
         std::optional<TimePoint> job_absent_since;
         std::optional<TimePoint> abort_job_at;
         TimePoint peer_heard{};
+    };
+
+    /// A Prepare with the right ticket that waits for libvirt's word.
+    struct Applicant {
+        MigrationId id;
+        MsgPrepare prepare;
+        Seed seed;
+        std::string peer;
+        std::uint32_t reports_without_job = 0;
+        TimePoint heard{};
     };
 
     struct Ended {
@@ -91,6 +104,7 @@ private:
     void on(const source_event::OperatorForce& event);
     void on(const source_event::OperatorDiscard& event);
     void on(const source_event::Restarted& event);
+    void on_domain(const DomainReport& report);
     void on_domain_while_moving(const DomainReport& report);
     void look_whether_job_is_over(const DomainReport& report);
     void look_whether_move_is_over(const DomainReport& report);
@@ -104,7 +118,9 @@ private:
 
     // source_peer.cc: messages
     void on(const source_event::Received& event);
-    void on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
+    void on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed,
+                    const std::string& peer);
+    [[nodiscard]] bool is_stranger(const MigrationId& id, const std::string& peer) const;
     void on_unknown(const Message& message);
     [[nodiscard]] bool waits_rightly(const MessageBody& body) const;
     [[nodiscard]] bool is_settling() const;
@@ -113,8 +129,22 @@ private:
     void on_verified(FreezeToken token);
     void on_verify_failed(const MsgVerifyFailed& failed);
 
+    // source_ticket.cc: who may take the session
+    void on(const source_event::Opened& event);
+    void on(const source_event::TicketStands& event);
+    void on(const source_event::TicketFailed& event);
+    [[nodiscard]] std::optional<Finding> objection(const Ticket& ticket,
+                                                   const std::string& peer) const;
+    void consider(Applicant applicant);
+    void settle_applicant(const DomainReport& report);
+    void note_whether_it_left(const DomainReport& report);
+    [[nodiscard]] bool may_have_left() const;
+    [[nodiscard]] bool wants_ticket() const;
+    void renew_ticket(const DomainReport& report);
+
     // source_steps.cc: what a migration does
-    void begin_migration(const MigrationId& id, const MsgPrepare& prepare, Seed seed);
+    void begin_migration(const MigrationId& id, const MsgPrepare& prepare, Seed seed,
+                         const std::string& peer);
     void on(const source_event::Described& event);
     void send_offer();
     void on(const source_event::PrecopyBegun& event);
@@ -137,9 +167,10 @@ private:
     void end_migration(Outcome outcome, Error why, Announce announce);
 
     // source_grant.cc: whether it is given away, and whether it comes back
-    void on_grant_request(const MigrationId& id, const MsgGrantRequest& request);
+    void on_grant_request(const MigrationId& id, const MsgGrantRequest& request,
+                          const std::string& peer);
     std::optional<MsgGrantRefused> refusal(const MigrationId& id, const MsgGrantRequest& request);
-    void persist_grant(const MigrationId& id, FreezeToken token);
+    void persist_grant(const MigrationId& id, FreezeToken token, const std::string& peer);
     void on(const source_event::GrantDurable& event);
     void on(const source_event::GrantWriteFailed& event);
     void on_activated(const MigrationId& id, const MsgActivated& activated);
@@ -173,7 +204,7 @@ private:
     SourceState state_ = SourceState::kServing;
     TimePoint now_{};
     SourceActions out_;
-    TimerSet<Timer, 5> timers_;
+    TimerSet<Timer, 6> timers_;
     Backoff backoff_;
 
     std::optional<Migration> m_;
@@ -189,9 +220,22 @@ private:
     /// libvirt was asked to cancel an admitted guest's job: no attempt begins in its last moments.
     std::optional<TimePoint> cancelled_at_;
     bool lost_token_unknown_ = false;  ///< Restarted without workers: which token, nobody knows.
-    std::optional<std::pair<MigrationId, MsgGrantRequest>> lost_request_;
+    struct LostRequest {
+        MigrationId id;
+        MsgGrantRequest request;
+        std::string peer;
+    };
+    std::optional<LostRequest> lost_request_;
     bool guest_suspended_ = false;
     bool guest_gone_ = false;
+    bool left_by_migration_ = false;  ///< That is why it does not run here. See may_have_left().
+
+    Ticket ticket_;  ///< In the VM's metadata; none: none was written yet.
+    bool is_ticket_used_ = false;
+    std::string ticket_holder_;  ///< Who used it; "" and used: a restart forgot who.
+    bool is_renewing_ = false;   ///< RenewTicket was issued, its answer is awaited.
+    std::optional<Applicant> applicant_;
+    Backoff ticket_backoff_;
     std::optional<TimePoint> frozen_at_;
 
     /// Since the first Prepare of a job of libvirt's, whatever becomes of gantryd's attempts, until

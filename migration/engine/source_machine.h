@@ -1,6 +1,10 @@
 // SourceMachine: the arbiter. Owns a session's epoch N until it has durably granted N + 1, once.
 //
 // Invariants, checked by tests/sim at every step:
+//   - It grants a VM's session only to the host whose certificate presented the current ticket
+//   while
+//     the hypervisor was migrating the VM away, only with that ticket, and only once that migration
+//     has stopped the guest. Nobody else makes it begin, or disturbs one that has begun.
 //   - It grants only while the workers are frozen under the token that the target has verified, and
 //     only if no RESUMED of the guest on this host came since that freeze.
 //   - MsgGrant leaves only after GrantDurable. From PersistGrant on there is no thaw unless
@@ -40,6 +44,13 @@ enum class SourceState : std::uint32_t {
     kTakingBack = 15,  ///< The grant came back unused: the epoch after it is being written.
 };
 
+/// Why a host may not have the session: in MsgRefused and MsgGrantRefused, with what to do.
+namespace peer_refusal {
+inline constexpr std::string_view kTicket = "peer.ticket";
+inline constexpr std::string_view kOtherTarget = "migration.other_target";
+inline constexpr std::string_view kNoJob = "migration.no_outgoing_job";
+}  // namespace peer_refusal
+
 /// Reasons in MsgGrantRefused and MsgAbort from the source.
 namespace grant_refusal {
 inline constexpr std::string_view kNotFrozen = "grant.not_frozen";
@@ -65,6 +76,9 @@ public:
     [[nodiscard]] SourceState state() const;
     [[nodiscard]] Epoch epoch() const;
     [[nodiscard]] std::optional<MigrationId> migration() const;
+    /// Name of the certificate of the host that the migration under way goes to, or that the
+    /// session was given to; "" when there is neither.
+    [[nodiscard]] const std::string& peer() const;
     [[nodiscard]] const Progress& progress() const;
     /// True while commands of the guest may be executed here (not frozen, not granted, not lost).
     [[nodiscard]] bool serves() const;

@@ -17,13 +17,16 @@ bool ends_a_conversation(const MessageBody& body) {
 
 void SourceMachine::Impl::on(const source_event::Received& event) {
     const Message& message = event.message;
+    if (is_stranger(message.migration, event.peer)) {
+        return;  // an answer would go to whom it is about
+    }
     if (is_current(message.migration)) {
         m_->peer_heard = now_;
     }
     if (const auto* prepare = std::get_if<MsgPrepare>(&message.body)) {
-        on_prepare(message.migration, *prepare, event.seed);
+        on_prepare(message.migration, *prepare, event.seed, event.peer);
     } else if (const auto* request = std::get_if<MsgGrantRequest>(&message.body)) {
-        on_grant_request(message.migration, *request);
+        on_grant_request(message.migration, *request, event.peer);
     } else if (const auto* activated = std::get_if<MsgActivated>(&message.body)) {
         on_activated(message.migration, *activated);
     } else if (const auto* returned = std::get_if<MsgGrantReturned>(&message.body)) {
@@ -44,6 +47,12 @@ void SourceMachine::Impl::on(const source_event::Received& event) {
     } else {
         on_peer_message(message);
     }
+}
+
+/// Uses the name of a migration that another host has drawn, which nobody else is told.
+bool SourceMachine::Impl::is_stranger(const MigrationId& id, const std::string& peer) const {
+    const bool has_known_peer = id == record_.granted_migration && !record_.granted_peer.empty();
+    return (is_current(id) && m_->peer != peer) || (has_known_peer && record_.granted_peer != peer);
 }
 
 void SourceMachine::Impl::on_unknown(const Message& message) {
@@ -74,7 +83,8 @@ bool SourceMachine::Impl::is_settling() const {
     return pending_ || state_ == SourceState::kThawing || state_ == SourceState::kRecovering;
 }
 
-void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed) {
+void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& prepare, Seed seed,
+                                     const std::string& peer) {
     if (is_current(id) && !lost_) {
         if (state_ == SourceState::kOffered) {
             send_offer();
@@ -105,6 +115,10 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
                "migration protocol: install the same release on both.");
     } else if (prepare.session_id != session_id_) {
         refuse("session.unknown", "The source has no GPU session of this VM.");
+    } else if (is_renewing_) {
+        return;  // in a moment; the target repeats it
+    } else if (auto why = objection(prepare.ticket, peer)) {
+        send_to(id, MsgRefused{{std::move(*why)}});
     } else if (lost_) {
         refuse("session.lost",
                "A worker of the session died at the source while it was frozen: "
@@ -114,8 +128,10 @@ void SourceMachine::Impl::on_prepare(const MigrationId& id, const MsgPrepare& pr
         refuse("session.granted", "The source has given this session away already.");
     } else if (is_settling()) {
         return;  // the target repeats it
+    } else if (settings_.is_bound_to_hypervisor) {
+        consider({id, prepare, seed, peer});
     } else {
-        begin_migration(id, prepare, seed);
+        begin_migration(id, prepare, seed, peer);
     }
 }
 
@@ -133,8 +149,10 @@ void SourceMachine::Impl::on_peer_message(const Message& message) {
         if (open && lost->round == m_->round) {
             resend_round({Code::kUnavailable, "stream.lost", lost->detail});
         }
-    } else if (std::holds_alternative<MsgFreezeRequest>(message.body)) {
-        if (state_ == SourceState::kPrecopy && !m_->freeze_asked) {
+    } else if (const auto* request = std::get_if<MsgFreezeRequest>(&message.body)) {
+        if (const auto why = objection(request->ticket, m_->peer)) {
+            send(MsgAbort{why->reason, why->text});
+        } else if (state_ == SourceState::kPrecopy && !m_->freeze_asked) {
             m_->freeze_asked = true;  // the target may be wrong about its guest: ask libvirt
             emit(action::QueryDomain{});
         } else if (state_ == SourceState::kFrozen) {
@@ -210,7 +228,7 @@ void SourceMachine::Impl::on_withdrawal(const MigrationId& id) {
         replace_token();
         return;
     }
-    if (lost_) {
+    if (lost_ && (lost_token_unknown_ || id == newest_token_.migration)) {
         newest_token_ = {};  // the target lets its copy go: nothing is left to grant
         lost_token_unknown_ = false;
     }

@@ -15,9 +15,9 @@ double precopy_done(std::size_t rounds) {
 /// No other attempt follows within the hypervisor's job: it has ended, or the target will not.
 bool ends_the_move(std::string_view reason) {
     constexpr std::string_view kEnds[] = {
-        grant_refusal::kGuestNotGone, "migration.aborted_by_operator",
-        "migration.verify_failed",    "migration.job_failed",
-        "migration.job_gone",         "migration.not_converging"};
+        grant_refusal::kGuestNotGone, peer_refusal::kNoJob,   "migration.aborted_by_operator",
+        "migration.verify_failed",    "migration.job_failed", "migration.job_gone",
+        "migration.not_converging"};
     return std::ranges::count(kEnds, reason) != 0;
 }
 
@@ -30,7 +30,7 @@ bool may_pass(const Error& why) {
 }  // namespace
 
 void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepare& prepare,
-                                          Seed seed) {
+                                          Seed seed, const std::string& peer) {
     if (m_) {
         // libvirt allows one outgoing migration: a new attempt means that the old one is dead.
         const Error why{Code::kAborted, "migration.superseded", "A newer attempt took its place."};
@@ -43,6 +43,7 @@ void SourceMachine::Impl::begin_migration(const MigrationId& id, const MsgPrepar
     const bool goes_on = m_ || awaits_attempt();
     m_.emplace(Migration{});  // Not emplace(): clang 14 asks for its default values too early.
     m_->id = id;
+    m_->peer = peer;
     m_->seed = seed;
     m_->rounds = Rounds(rules_of_move(settings_));
     m_->target = prepare.capabilities;
@@ -439,6 +440,9 @@ void SourceMachine::Impl::end_migration(Outcome outcome, Error why, Announce ann
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     } else {
         enter(SourceState::kServing, std::nullopt);
+    }
+    if (wants_ticket()) {
+        emit(action::QueryDomain{});  // see renew_ticket()
     }
 }
 

@@ -21,6 +21,7 @@ struct Timer {};
 struct AdmissionAsked {
     MigrationId migration;
     TargetCapabilities capabilities;
+    Ticket ticket = {};  ///< Out of the XML that libvirt's migration brought.
 };
 
 // outcomes of actions
@@ -88,6 +89,7 @@ struct Restarted {
     DurableRecord record;                 ///< Epoch 0: nothing is owned.
     std::optional<FreezeToken> complete;  ///< What StateSink::complete_token says.
     bool active = false;                  ///< The workers serve record.epoch already.
+    Ticket ticket;                        ///< As AdmissionAsked had it.
 };
 
 }  // namespace target_event

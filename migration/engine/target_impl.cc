@@ -95,6 +95,7 @@ void TargetMachine::Impl::on(const target_event::AdmissionAsked& event) {
     domain_known_ = true;  // its events come from here on
     id_ = event.migration;
     capabilities_ = event.capabilities;
+    ticket_ = event.ticket;
     hook_ = Hook::kWaiting;
     peer_heard_ = now_;
     begun_at_ = now_;
@@ -102,13 +103,14 @@ void TargetMachine::Impl::on(const target_event::AdmissionAsked& event) {
     timers_.set(Timer::kHook, now_ + settings_.hook_wait_max);
     timers_.set(Timer::kHeartbeat, now_ + settings_.heartbeat);
     timers_.set(Timer::kPoll, now_ + settings_.job_poll);
-    send(MsgPrepare{kEngineProtocolVersion, session_id_, capabilities_});
+    send(MsgPrepare{kEngineProtocolVersion, session_id_, capabilities_, ticket_});
     arm_retry();
     report(Phase::kPreflight, 0.0);
 }
 
 void TargetMachine::Impl::on(const target_event::Restarted& event) {
     id_ = event.migration;
+    ticket_ = event.ticket;
     peer_heard_ = now_;
     begun_at_ = now_;
     admitted_ = true;
@@ -196,7 +198,7 @@ void TargetMachine::Impl::on_arrival(ArrivalEvidence evidence) {
     if (state_ == TargetState::kComplete) {
         request_grant();
     } else if (state_ == TargetState::kReceiving) {
-        send(MsgFreezeRequest{*arrival_});
+        send(MsgFreezeRequest{*arrival_, ticket_});
         arm_retry();
     } else if (state_ == TargetState::kActivating) {
         activate_if_ready();
@@ -352,22 +354,22 @@ void TargetMachine::Impl::check_silence() {
 void TargetMachine::Impl::on_retry() {
     switch (state_) {
         case TargetState::kAsking:
-            send(MsgPrepare{kEngineProtocolVersion, session_id_, capabilities_});
+            send(MsgPrepare{kEngineProtocolVersion, session_id_, capabilities_, ticket_});
             break;
         case TargetState::kReceiving:
             if (!round_seen_) {
                 send(MsgReady{});
             }
             if (arrival_) {
-                send(MsgFreezeRequest{*arrival_});
+                send(MsgFreezeRequest{*arrival_, ticket_});
             } else if (round_seen_) {
                 return;
             }
             break;
         case TargetState::kRequesting:
-            send(MsgGrantRequest{*verified_, epoch_, *arrival_});
+            send(MsgGrantRequest{*verified_, epoch_, *arrival_, ticket_});
             if (not_frozen_) {
-                send(MsgFreezeRequest{*arrival_});
+                send(MsgFreezeRequest{*arrival_, ticket_});
             }
             break;
         case TargetState::kWithdrawing:

@@ -105,6 +105,7 @@ private:
 
     std::optional<MigrationId> id_;
     TargetCapabilities capabilities_;
+    Ticket ticket_;
     std::optional<SessionNeeds> needs_;
     Epoch epoch_;  ///< To be asked for; 0: not known.
     Hook hook_ = Hook::kNone;

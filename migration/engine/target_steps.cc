@@ -207,7 +207,7 @@ void TargetMachine::Impl::void_complete() {
 void TargetMachine::Impl::request_grant() {
     asked_grant_ = true;
     enter(TargetState::kRequesting, settings_.switchover_deadline);
-    send(MsgGrantRequest{*verified_, epoch_, *arrival_});
+    send(MsgGrantRequest{*verified_, epoch_, *arrival_, ticket_});
     arm_retry();
     report(Phase::kCommit, 0.0);
 }
@@ -285,8 +285,13 @@ void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
 void TargetMachine::Impl::over(std::string reason, std::string text) {
     // With the guest here a new attempt is worth it, unless the source gave a reason that will
     // stay.
-    const auto stays = {grant_refusal::kGuestNotGone, grant_refusal::kOtherMigration,
-                        grant_refusal::kEpoch, std::string_view("migration.aborted_by_operator"),
+    const auto stays = {grant_refusal::kGuestNotGone,
+                        grant_refusal::kOtherMigration,
+                        grant_refusal::kEpoch,
+                        peer_refusal::kTicket,
+                        peer_refusal::kOtherTarget,
+                        peer_refusal::kNoJob,
+                        std::string_view("migration.aborted_by_operator"),
                         std::string_view("migration.verify_failed")};
     const bool coming = arrival_ || guest_starting_;
     const bool again = coming && std::find(stays.begin(), stays.end(), reason) == stays.end();

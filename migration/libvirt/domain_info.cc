@@ -335,6 +335,13 @@ Result<Owner> parse_owner(const xmlNode* node) {
         return bad(reason::kOwner, "<owner epoch=" + quoted(epoch) + "> is not a number");
     }
     owner.epoch = Epoch{*number};
+    if (const auto text = xml::attribute(node, "ticket")) {
+        const auto ticket = Ticket::parse(*text);
+        if (!ticket) {
+            return bad(reason::kOwner, "<owner ticket='...'> is not 32 hexadecimal digits");
+        }
+        owner.ticket = *ticket;
+    }
     return owner;
 }
 
@@ -373,8 +380,10 @@ Result<std::string> owner_xml(const Owner& owner) {
         return bad(reason::kOwner, "cannot stamp the owner " + quoted(owner.daemon) + ", session " +
                                        quoted(owner.session) + ": not ADDRESS:PORT or not an id");
     }
+    const std::string ticket =
+        owner.ticket.exists() ? " ticket='" + owner.ticket.reveal() + "'" : std::string();
     return "<owner daemon='" + owner.daemon + "' session='" + owner.session + "' epoch='" +
-           std::to_string(owner.epoch.value) + "'/>";
+           std::to_string(owner.epoch.value) + "'" + ticket + "/>";
 }
 
 }  // namespace gantry::libvirt

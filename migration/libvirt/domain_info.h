@@ -19,8 +19,9 @@
 //     <shmem name='gantry-g1' role='master'><model type='ivshmem-plain'/><size unit='M'>64</size>
 // gantryd stamps, live, an element of its own (libvirt keeps one element per namespace):
 //     <gantry_owner:owner xmlns:gantry_owner='urn:gantry:owner:1' daemon='10.77.0.1:7700'
-//                         session='...' epoch='3'/>
-// which reaches the target inside the `migrate begin` XML and tells it whom to ask.
+//                         session='...' epoch='3' ticket='32 hex digits'/>
+// which reaches the target inside the `migrate begin` XML and tells it whom to ask, and with what
+// right (proto/base/ticket.h). Errors and logs never show the ticket.
 //
 // Thread-safe (no shared state). Cost: one parse, about 100 us.
 #pragma once
@@ -33,6 +34,7 @@
 
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
+#include "proto/base/ticket.h"
 
 namespace gantry::libvirt {
 
@@ -74,6 +76,7 @@ struct Owner {
     std::string daemon;   ///< "ADDRESS:PORT" or "[IPV6]:PORT".
     std::string session;  ///< The VM's session as that gantryd names it.
     Epoch epoch;
+    Ticket ticket = {};  ///< None: an older gantryd has stamped it.
 };
 
 struct DomainInfo {

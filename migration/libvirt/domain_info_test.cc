@@ -194,6 +194,30 @@ TEST(DomainInfo, RefusesWrongOwners) {
     EXPECT_TRUE(parse_domain_xml(bad_owner("[fe80::1]:7700", "s", "1")).ok());
 }
 
+TEST(DomainInfo, ATicketIsReadWrittenAndNeverTold) {
+    const std::string digits = "00112233445566778899aabbccddeeff";
+    const auto with_ticket = [](const std::string& ticket) {
+        return domain(owner("daemon='h:1' session='s' epoch='1' ticket='" + ticket + "'"));
+    };
+    const auto info = parse_domain_xml(with_ticket(digits));
+    ASSERT_TRUE(info.ok()) << info.error().text;
+    EXPECT_EQ(info->owner->ticket.reveal(), digits);
+    const auto written = owner_xml(*info->owner);
+    ASSERT_TRUE(written.ok());
+    EXPECT_THAT(*written, HasSubstr("ticket='" + digits + "'"));
+    const auto none = parse_domain_xml(domain(owner("daemon='h:1' session='s' epoch='1'")));
+    ASSERT_TRUE(none.ok()) << "an older release stamps none";
+    EXPECT_FALSE(none->owner->ticket.exists());
+    for (const std::string& wrong : {std::string(""), digits.substr(1), digits + "0",
+                                     "g" + digits.substr(1), std::string(32, '0')}) {
+        expect_refused(with_ticket(wrong), reason::kOwner, "<owner ticket='...'>");
+        if (!wrong.empty()) {
+            EXPECT_EQ(parse_domain_xml(with_ticket(wrong)).error().text.find(wrong),
+                      std::string::npos);
+        }
+    }
+}
+
 TEST(DomainInfo, RefusesWhatIsNotADomain) {
     expect_refused("", reason::kXml, "cannot be read");
     expect_refused("no xml", reason::kXml, "cannot be read");

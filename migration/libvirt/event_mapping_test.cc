@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <libvirt/libvirt.h>
 
+#include "migration/libvirt/handles.h"
+
 namespace gantry::libvirt {
 namespace {
 
@@ -31,6 +33,25 @@ TEST(EventMapping, LifecycleDetailsThatDecideAMigration) {
               EventKind::kStopped);
     EXPECT_EQ(kind(VIR_DOMAIN_EVENT_DEFINED, 0), std::nullopt);
     EXPECT_EQ(kind(9999, 0), std::nullopt);
+}
+
+TEST(EventMapping, AMigrationStopsAGuestUnlikeAnOperator) {
+    EXPECT_EQ(stop_cause(VIR_DOMAIN_PAUSED, VIR_DOMAIN_PAUSED_MIGRATION), StopCause::kMigration);
+    EXPECT_EQ(stop_cause(VIR_DOMAIN_PAUSED, VIR_DOMAIN_PAUSED_POSTCOPY), StopCause::kMigration);
+    EXPECT_EQ(stop_cause(VIR_DOMAIN_PAUSED, VIR_DOMAIN_PAUSED_POSTCOPY_FAILED),
+              StopCause::kMigration);
+    EXPECT_EQ(stop_cause(VIR_DOMAIN_SHUTOFF, VIR_DOMAIN_SHUTOFF_MIGRATED), StopCause::kMigration);
+    EXPECT_EQ(stop_cause(VIR_DOMAIN_PAUSED, VIR_DOMAIN_PAUSED_UNKNOWN), StopCause::kUnknown);
+    EXPECT_EQ(stop_cause(VIR_DOMAIN_SHUTOFF, VIR_DOMAIN_SHUTOFF_UNKNOWN), StopCause::kUnknown);
+    for (const int reason : {VIR_DOMAIN_PAUSED_USER, VIR_DOMAIN_PAUSED_SAVE, VIR_DOMAIN_PAUSED_DUMP,
+                             VIR_DOMAIN_PAUSED_IOERROR, VIR_DOMAIN_PAUSED_SNAPSHOT}) {
+        EXPECT_EQ(stop_cause(VIR_DOMAIN_PAUSED, reason), StopCause::kOther) << reason;
+    }
+    for (const int reason : {VIR_DOMAIN_SHUTOFF_SHUTDOWN, VIR_DOMAIN_SHUTOFF_DESTROYED,
+                             VIR_DOMAIN_SHUTOFF_CRASHED, VIR_DOMAIN_SHUTOFF_SAVED}) {
+        EXPECT_EQ(stop_cause(VIR_DOMAIN_SHUTOFF, reason), StopCause::kOther) << reason;
+    }
+    EXPECT_EQ(stop_cause(VIR_DOMAIN_RUNNING, VIR_DOMAIN_RUNNING_BOOTED), StopCause::kOther);
 }
 
 TEST(EventMapping, MonitorEvents) {

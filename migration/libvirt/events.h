@@ -68,6 +68,13 @@ enum class DomainState : std::uint32_t {
     kPaused = 3,  ///< Paused, also by a migration on its way out.
 };
 
+/// Why a domain that is kPaused or kAbsent does not run here.
+enum class StopCause : std::uint32_t {
+    kUnknown = 0,    ///< Not known to this libvirt (any more), or it does not say.
+    kMigration = 1,  ///< Paused by a migration on its way out, or migrated away.
+    kOther = 2,      ///< Paused by a user, saved, shut down, crashed, ...
+};
+
 enum class JobKind : std::uint32_t {
     kUnknown = 0,
     kNone = 1,

@@ -21,7 +21,20 @@ std::string domain_name(virDomain* domain) {
     return name == nullptr ? "" : name;
 }
 
-Result<DomainState> domain_state(virDomain* domain) {
+StopCause stop_cause(int state, int reason) {
+    const bool is_migration =
+        (state == VIR_DOMAIN_PAUSED &&
+         (reason == VIR_DOMAIN_PAUSED_MIGRATION || reason == VIR_DOMAIN_PAUSED_POSTCOPY ||
+          reason == VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)) ||
+        (state == VIR_DOMAIN_SHUTOFF && reason == VIR_DOMAIN_SHUTOFF_MIGRATED);
+    const bool is_unsaid = (state == VIR_DOMAIN_PAUSED && reason == VIR_DOMAIN_PAUSED_UNKNOWN) ||
+                           (state == VIR_DOMAIN_SHUTOFF && reason == VIR_DOMAIN_SHUTOFF_UNKNOWN);
+    return is_migration ? StopCause::kMigration
+           : is_unsaid  ? StopCause::kUnknown
+                        : StopCause::kOther;
+}
+
+Result<DomainState> domain_state(virDomain* domain, StopCause* cause) {
     int state = 0;
     int reason = 0;
     if (virDomainGetState(domain, &state, &reason, 0) < 0) {
@@ -30,6 +43,9 @@ Result<DomainState> domain_state(virDomain* domain) {
             return DomainState::kAbsent;
         }
         return error;
+    }
+    if (cause != nullptr) {
+        *cause = stop_cause(state, reason);
     }
     switch (state) {
         case VIR_DOMAIN_RUNNING:

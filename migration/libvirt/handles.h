@@ -25,7 +25,9 @@ using ConnectionHandle = std::unique_ptr<virConnect, CloseConnection>;
 [[nodiscard]] std::string domain_name(virDomain* domain);
 
 /// Asks libvirt; a domain that is not running is kAbsent.
-[[nodiscard]] Result<DomainState> domain_state(virDomain* domain);
+[[nodiscard]] Result<DomainState> domain_state(virDomain* domain, StopCause* cause = nullptr);
+/// From virDomainGetState's two numbers.
+[[nodiscard]] StopCause stop_cause(int state, int reason);
 [[nodiscard]] Result<JobStats> job_stats(virDomain* domain);
 /// From the parameters of virDomainGetJobStats and of the job-completed event.
 [[nodiscard]] JobStats job_stats(int type, const virTypedParameter* parameters, int count);

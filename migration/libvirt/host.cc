@@ -76,7 +76,7 @@ Result<DomainReport> Host::report(const std::string& uuid) {
         report.job.kind = JobKind::kNone;
         return report;
     }
-    GANTRY_ASSIGN(report.state, domain_state(domain->get()));
+    GANTRY_ASSIGN(report.state, domain_state(domain->get(), &report.cause));
     GANTRY_ASSIGN(report.job, job_stats(domain->get()));
     return report;
 }

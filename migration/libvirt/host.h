@@ -20,6 +20,7 @@ inline constexpr char kDefaultUri[] = "qemu:///system";
 
 struct DomainReport {
     DomainState state = DomainState::kUnknown;
+    StopCause cause = StopCause::kUnknown;
     JobStats job;
 };
 
@@ -34,8 +35,9 @@ public:
     [[nodiscard]] Result<DomainInfo> read_domain(const std::string& uuid);
     /// State and current job. A domain that is not here is kAbsent with no job, not an error.
     [[nodiscard]] Result<DomainReport> report(const std::string& uuid);
-    /// Stamps the owner into the live XML. libvirt refuses while a migration of the VM runs, so it
-    /// is done when a session opens and when a VM has arrived.
+    /// Stamps the owner into the live XML. libvirt holds it up for 30 s, and refuses it then, while
+    /// a migration of the VM runs; so it is done when a session opens, when a VM has arrived, and
+    /// when a migration has failed.
     [[nodiscard]] Result<void> write_owner(const std::string& uuid, const Owner& owner);
     /// As `virsh domjobabort`: ends an outgoing migration before its switchover.
     [[nodiscard]] Result<void> abort_job(const std::string& uuid);

@@ -26,6 +26,7 @@ struct Writer {
         out.mutable_prepare()->set_protocol_version(m.protocol_version);
         out.mutable_prepare()->set_session_id(m.session_id);
         *out.mutable_prepare()->mutable_capabilities() = to_proto(m.capabilities);
+        out.mutable_prepare()->set_ticket(m.ticket.reveal());
     }
     void operator()(const engine::MsgReady&) const { out.mutable_ready(); }
     void operator()(const engine::MsgRoundAck& m) const {
@@ -37,6 +38,7 @@ struct Writer {
     }
     void operator()(const engine::MsgFreezeRequest& m) const {
         out.mutable_freeze_request()->set_evidence(static_cast<std::uint32_t>(m.evidence));
+        out.mutable_freeze_request()->set_ticket(m.ticket.reveal());
     }
     void operator()(const engine::MsgVerified& m) const {
         *out.mutable_verified()->mutable_token() = token_to(m.token);
@@ -49,6 +51,7 @@ struct Writer {
         *out.mutable_grant_request()->mutable_token() = token_to(m.token);
         out.mutable_grant_request()->set_epoch(m.epoch.value);
         out.mutable_grant_request()->set_evidence(static_cast<std::uint32_t>(m.evidence));
+        out.mutable_grant_request()->set_ticket(m.ticket.reveal());
     }
     void operator()(const engine::MsgActivated& m) const {
         out.mutable_activated()->set_epoch(m.epoch.value);
@@ -122,6 +125,9 @@ struct Writer {
     }
 };
 
+/// None for what is no ticket: the machine refuses it by name.
+Ticket ticket_from(const std::string& text) { return Ticket::parse(text).value_or(Ticket{}); }
+
 Result<engine::ArrivalEvidence> evidence_from(std::uint32_t value) {
     if (value < 1 || value > static_cast<std::uint32_t>(engine::ArrivalEvidence::kPausedArrival)) {
         return Error{Code::kInvalidArgument, "stream.message",
@@ -172,6 +178,7 @@ Result<engine::MessageBody> body_from(const EngineMessage& m) {
             prepare.protocol_version = m.prepare().protocol_version();
             prepare.session_id = m.prepare().session_id();
             prepare.capabilities = from_proto(m.prepare().capabilities());
+            prepare.ticket = ticket_from(m.prepare().ticket());
             return engine::MessageBody{std::move(prepare)};
         }
         case EngineMessage::kReady: return engine::MessageBody{engine::MsgReady{}};
@@ -182,7 +189,8 @@ Result<engine::MessageBody> body_from(const EngineMessage& m) {
                 engine::MsgRoundLost{m.round_lost().round(), m.round_lost().detail()}};
         case EngineMessage::kFreezeRequest: {
             GANTRY_ASSIGN(const auto evidence, evidence_from(m.freeze_request().evidence()));
-            return engine::MessageBody{engine::MsgFreezeRequest{evidence}};
+            return engine::MessageBody{
+                engine::MsgFreezeRequest{evidence, ticket_from(m.freeze_request().ticket())}};
         }
         case EngineMessage::kVerified:
             return engine::MessageBody{engine::MsgVerified{token_from(m.verified().token())}};
@@ -192,7 +200,8 @@ Result<engine::MessageBody> body_from(const EngineMessage& m) {
         case EngineMessage::kGrantRequest: {
             GANTRY_ASSIGN(const auto evidence, evidence_from(m.grant_request().evidence()));
             return engine::MessageBody{engine::MsgGrantRequest{
-                token_from(m.grant_request().token()), Epoch{m.grant_request().epoch()}, evidence}};
+                token_from(m.grant_request().token()), Epoch{m.grant_request().epoch()}, evidence,
+                ticket_from(m.grant_request().ticket())}};
         }
         case EngineMessage::kActivated:
             return engine::MessageBody{engine::MsgActivated{Epoch{m.activated().epoch()}}};

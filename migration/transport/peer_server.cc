@@ -1,10 +1,13 @@
 #include "migration/transport/peer_server.h"
 
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "migration/transport/message_map.h"
@@ -17,6 +20,23 @@ namespace gantry::transport {
 namespace {
 
 constexpr std::chrono::seconds kBulkWait{5};
+constexpr std::chrono::seconds kTurnedAwayTold{1};
+/// What a target sends is small: its capabilities, acknowledgements.
+constexpr int kMessageBytesMax = 1 << 20;
+
+std::string text_of(const grpc::string_ref& text) { return {text.data(), text.size()}; }
+
+CertificateNames names_of(const grpc::ServerContext& context) {
+    CertificateNames names;
+    const auto auth = context.auth_context();
+    for (const auto& one : auth->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME)) {
+        names.alternative.push_back(text_of(one));
+    }
+    for (const auto& one : auth->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME)) {
+        names.common = text_of(one);
+    }
+    return names;
+}
 
 using MoveStream = grpc::ServerReaderWriter<control::EngineMessage, control::EngineMessage>;
 using BulkStream = grpc::ServerReaderWriter<control::BulkDown, control::BulkUp>;
@@ -47,11 +67,14 @@ private:
 
 class PeerService final : public control::Peer::Service {
 public:
-    PeerService(PeerIdentity self, PeerBackend& backend)
-        : self_(std::move(self)), backend_(backend) {}
+    PeerService(PeerIdentity self, PeerBackend& backend, std::vector<std::string> allow)
+        : self_(std::move(self)), backend_(backend), allow_(std::move(allow)) {}
 
-    grpc::Status Hello(grpc::ServerContext*, const control::HelloRequest* request,
+    grpc::Status Hello(grpc::ServerContext* context, const control::HelloRequest* request,
                        control::HelloReply* reply) override {
+        if (const auto caller = admit(*context); !caller) {
+            return to_status(caller.error());
+        }
         if (request->protocol_version() != kPeerProtocolVersion) {
             return to_status({Code::kFailedPrecondition, "version.peer",
                               "gantryd " + self_.gantry_version + " on " + self_.host +
@@ -68,8 +91,11 @@ public:
         return grpc::Status::OK;
     }
 
-    grpc::Status Capabilities(grpc::ServerContext*, const control::CapabilitiesRequest*,
+    grpc::Status Capabilities(grpc::ServerContext* context, const control::CapabilitiesRequest*,
                               control::CapabilitiesReply* reply) override {
+        if (const auto caller = admit(*context); !caller) {
+            return to_status(caller.error());
+        }
         auto capabilities = backend_.capabilities();
         if (!capabilities) {
             return to_status(capabilities.error());
@@ -78,8 +104,11 @@ public:
         return grpc::Status::OK;
     }
 
-    grpc::Status Needs(grpc::ServerContext*, const control::NeedsRequest* request,
+    grpc::Status Needs(grpc::ServerContext* context, const control::NeedsRequest* request,
                        control::NeedsReply* reply) override {
+        if (const auto caller = admit(*context); !caller) {
+            return to_status(caller.error());
+        }
         auto needs = backend_.needs(request->session_id());
         if (!needs) {
             return to_status(needs.error());
@@ -88,14 +117,18 @@ public:
         return grpc::Status::OK;
     }
 
-    grpc::Status Move(grpc::ServerContext*, MoveStream* stream) override {
+    grpc::Status Move(grpc::ServerContext* context, MoveStream* stream) override {
+        const auto caller = admit(*context);
+        if (!caller) {
+            return to_status(caller.error());
+        }
         const auto link = std::make_shared<ServerMessageLink>(stream);
         control::EngineMessage in;
         Result<void> outcome;
         while (outcome && stream->Read(&in)) {
             auto message = from_proto(in);
             if (message) {
-                backend_.receive(in.session_id(), std::move(*message), link);
+                backend_.receive(in.session_id(), std::move(*message), *caller, link);
             } else {
                 outcome = message.error();
             }
@@ -105,12 +138,16 @@ public:
     }
 
     grpc::Status Bulk(grpc::ServerContext* context, BulkStream* stream) override {
+        const auto caller = admit(*context);
+        if (!caller) {
+            return to_status(caller.error());
+        }
         control::BulkUp first;
         if (!stream->Read(&first) || !first.has_migration()) {
             return to_status({Code::kInvalidArgument, "stream.first",
                               "a bulk stream must begin with its migration"});
         }
-        const auto queue = wait_for_queue(context, first);
+        const auto queue = wait_for_queue(context, first, *caller);
         if (!queue) {
             return to_status(
                 {Code::kNotFound, "stream.unknown", "no such migration is under way here"});
@@ -141,11 +178,31 @@ public:
     }
 
 private:
+    /// The caller's name, if it may call at all.
+    Result<std::string> admit(const grpc::ServerContext& context) {
+        const CertificateNames names = names_of(context);
+        std::string name = peer_name(names);
+        if (is_allowed(names, allow_)) {
+            return name;
+        }
+        const auto now = std::chrono::steady_clock::now();
+        const MutexLock lock(mutex_);
+        if (!told_at_ || now - *told_at_ > kTurnedAwayTold) {
+            told_at_ = now;
+            backend_.turned_away(name, context.peer());
+        }
+        return Error{Code::kPermissionDenied, "peer.not_allowed",
+                     self_.host + " lets no host with the certificate of " + name +
+                         " call; peer.allow in its gantryd.toml lists the names that may"};
+    }
+
     std::shared_ptr<BulkQueue> wait_for_queue(grpc::ServerContext* context,
-                                              const control::BulkUp& first) {
+                                              const control::BulkUp& first,
+                                              const std::string& caller) {
         const auto end = std::chrono::steady_clock::now() + kBulkWait;
         while (!context->IsCancelled() && std::chrono::steady_clock::now() < end) {
-            if (auto queue = backend_.bulk(first.session_id(), from_proto(first.migration()))) {
+            if (auto queue =
+                    backend_.bulk(first.session_id(), from_proto(first.migration()), caller)) {
                 return queue;
             }
             std::this_thread::sleep_for(std::chrono::milliseconds{20});
@@ -155,13 +212,17 @@ private:
 
     const PeerIdentity self_;
     PeerBackend& backend_;
+    const std::vector<std::string> allow_;
+    Mutex mutex_;
+    std::optional<std::chrono::steady_clock::time_point> told_at_ GANTRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 class PeerServer::Impl {
 public:
-    Impl(PeerIdentity self, PeerBackend& backend) : service(std::move(self), backend) {}
+    Impl(PeerIdentity self, PeerBackend& backend, std::vector<std::string> allow)
+        : service(std::move(self), backend, std::move(allow)) {}
     PeerService service;
     std::unique_ptr<grpc::Server> server;
     int port = 0;
@@ -179,8 +240,9 @@ int PeerServer::port() const { return impl_->port; }
 
 Result<std::unique_ptr<PeerServer>> PeerServer::start(const std::string& listen,
                                                       const TlsMaterial& tls, PeerIdentity self,
-                                                      PeerBackend& backend) {
-    auto impl = std::make_unique<Impl>(std::move(self), backend);
+                                                      PeerBackend& backend,
+                                                      std::vector<std::string> allow) {
+    auto impl = std::make_unique<Impl>(std::move(self), backend, std::move(allow));
     grpc::SslServerCredentialsOptions options(
         GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     options.pem_root_certs = tls.authority_pem;
@@ -192,7 +254,7 @@ Result<std::unique_ptr<PeerServer>> PeerServer::start(const std::string& listen,
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-    builder.SetMaxReceiveMessageSize(-1);
+    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     builder.RegisterService(&impl->service);
     impl->server = builder.BuildAndStart();
     if (!impl->server || impl->port == 0) {

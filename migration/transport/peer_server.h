@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "migration/transport/bulk_queue.h"
 #include "migration/transport/links.h"
@@ -19,20 +20,25 @@ public:
     virtual ~PeerBackend() = default;
     virtual Result<engine::TargetCapabilities> capabilities() = 0;
     virtual Result<engine::SessionNeeds> needs(const std::string& session_id) = 0;
-    /// A target's message; answers go by `link`.
+    /// A message of the target whose certificate has the name `peer`; answers go by `link`.
     virtual void receive(const std::string& session_id, engine::Message message,
-                         std::shared_ptr<MessageLink> link) = 0;
-    /// The batches of a migration under way; nullptr when there is none such (yet).
+                         const std::string& peer, std::shared_ptr<MessageLink> link) = 0;
+    /// The batches of a migration to `peer` under way; nullptr when there is none such (yet).
     virtual std::shared_ptr<BulkQueue> bulk(const std::string& session_id,
-                                            engine::MigrationId migration) = 0;
+                                            engine::MigrationId migration,
+                                            const std::string& peer) = 0;
+    /// A host called that may not; at most once a second, for the log.
+    virtual void turned_away(const std::string& peer, const std::string& address) = 0;
 };
 
 class PeerServer {
 public:
-    /// Listens on ADDRESS:PORT (port 0: any, see port()).
+    /// Listens on ADDRESS:PORT (port 0: any, see port()). `allow`: names of which a caller's
+    /// certificate must have one; empty: every certificate of the authority will do.
     static Result<std::unique_ptr<PeerServer>> start(const std::string& listen,
                                                      const TlsMaterial& tls, PeerIdentity self,
-                                                     PeerBackend& backend);
+                                                     PeerBackend& backend,
+                                                     std::vector<std::string> allow = {});
     ~PeerServer();
     PeerServer(const PeerServer&) = delete;
     PeerServer& operator=(const PeerServer&) = delete;

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "proto/base/result.h"
 
@@ -36,6 +37,23 @@ std::optional<std::time_t> certificate_expiry(const std::string& pem);
 bool certificate_names(const std::string& pem, const std::string& host);
 /// Of ADDRESS:PORT, without the brackets of an IPv6 address.
 std::string host_of(const std::string& address);
+
+/// A certificate's names, as gRPC tells them.
+struct CertificateNames {
+    std::vector<std::string> alternative;  ///< Subject alternative names.
+    std::string common;                    ///< The subject's common name.
+};
+
+/// One line that tells certificates of one authority apart: its names, each once, joined by '/';
+/// without control characters, and of at most 256 bytes. "?" when it has none.
+std::string peer_name(const CertificateNames& names);
+/// True when `allow` is empty or has one of them, letter by letter.
+bool is_allowed(const CertificateNames& names, const std::vector<std::string>& allow);
+
+/// From here on this process makes TLS 1.3 connections only: gRPC has no setting for that, so it is
+/// given no cipher that an older version could use with certificates. Before the first channel or
+/// server, and before threads are started: it sets gRPC's GRPC_SSL_CIPHER_SUITES.
+void require_tls13();
 
 /// Called when a connection to ADDRESS:PORT failed: makes the handshake once with OpenSSL to learn
 /// why. kUnavailable (`network.unreachable`) when nobody listens, kUnauthenticated

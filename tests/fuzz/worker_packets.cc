@@ -326,7 +326,7 @@ void drive(Registry& registry, OneVm& vm, Choices& choices, const HostileWorker&
     const engine::MigrationId move{1, choices.byte()};
     const auto link = std::make_shared<NoPeer>();
     const auto say = [&](engine::MessageBody body) {
-        registry.receive(kSession, {move, std::move(body)}, link);
+        registry.receive(kSession, {move, std::move(body)}, "hostb", link);
     };
     engine::TargetCapabilities target;
     target.host = "hostb";
@@ -342,7 +342,7 @@ void drive(Registry& registry, OneVm& vm, Choices& choices, const HostileWorker&
     preflight.set_session(kSession);
     (void)registry.preflight(preflight);
     vm.is_now(engine::DomainState::kRunning, engine::JobState::kOutgoing);
-    say(engine::MsgPrepare{engine::kEngineProtocolVersion, kSession, target});
+    say(engine::MsgPrepare{engine::kEngineProtocolVersion, kSession, target, vm.ticket()});
     for (int i = 0; i < 200 && !worker.is_silent(); ++i) {
         switch (choices.byte() % 6) {
             case 0: say(engine::MsgReady{}); break;

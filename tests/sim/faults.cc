@@ -104,6 +104,7 @@ void World::restart_daemon(int index) {
         target_event::Restarted event;
         event.migration = was_arriving ? host.note->first : *worker->receiving;
         event.complete = was_arriving ? std::nullopt : worker->complete;
+        event.ticket = host.brought;
         if (owns_arrival) {
             host.has_served = true;     // for all that is known
             event.record = *host.disk;  // granted, and not in service yet
@@ -114,6 +115,7 @@ void World::restart_daemon(int index) {
     if (worker != nullptr || host.disk) {
         source_event::Restarted event;
         event.record = host.disk.value_or(engine::DurableRecord{});
+        event.ticket = host.ticket;
         if (worker != nullptr && worker->epoch.value > event.record.epoch.value) {
             event.record = {worker->epoch, false, {}, {}};
         }
@@ -134,6 +136,7 @@ void World::restart_daemon(int index) {
     if (guest_is_here && stateless && host.daemon_up) {
         // A guest with our metadata, and no session of it: it came while we were away.
         host.source.reset();
+        host.brought = guests[index].stamp;
         start_target(index);
         target_step(index, target_event::GuestStarting{});
     }
@@ -152,6 +155,7 @@ void World::confirm_again(int index) {
     event.complete = host.worker->complete;
     event.record = {host.worker->epoch, false, {}, {}};
     event.active = true;
+    event.ticket = host.brought;
     target_step(index, event);
 }
 
@@ -197,6 +201,9 @@ void World::power_off(int index) {
         worker_lost = true;
     }
     if (job.active) {
+        if (outgoing[job.from]) {
+            outgoing[job.from]->ended = now;
+        }
         const int other = 1 - index;
         job.active = false;
         if (guests[other].domain == Domain::kPausedIncoming) {

@@ -19,7 +19,8 @@ const engine::MsgGrantRequest* grant_request(const engine::SourceEvent& event) {
 }  // namespace
 
 /// The answer to one request, before it is carried out.
-void World::check_answer(const engine::SourceEvent& event, const engine::SourceActions& actions) {
+void World::check_answer(int index, const engine::SourceEvent& event,
+                         const engine::SourceActions& actions) {
     const engine::MsgGrantRequest* asked = grant_request(event);
     if (asked == nullptr) {
         return;
@@ -34,6 +35,10 @@ void World::check_answer(const engine::SourceEvent& event, const engine::SourceA
         if (record.granted_migration != from || record.granted_token != asked->token) {
             violate("a grant goes to another migration or for another state than was asked for");
         }
+        const std::optional<Outgoing>& move = outgoing[index];
+        if (!move || !asked->ticket.is_same(move->ticket)) {
+            violate("a grant without the ticket that libvirt's migration carries");
+        }
         if (asked->epoch.value != 0 && asked->epoch.value != record.epoch.value + 1) {
             violate("a grant of epoch " + std::to_string(record.epoch.value + 1) +
                     " answers a request for epoch " + std::to_string(asked->epoch.value));
@@ -46,6 +51,7 @@ void World::check_grant(int index, const engine::DurableRecord& record) {
     if (!record.granted) {
         return;
     }
+    check_taker(index, record);
     const Worker* worker = hosts[index].worker.get();
     if (record.granted_migration != record.granted_token.migration) {
         violate("a grant goes to another migration than the one that froze the session");
@@ -121,7 +127,8 @@ void World::confuse(int to, const Message& message) {
                 break;
         }
         nobody_hears = true;
-        source_step(to, source_event::Received{wrong, {confusion.next(), confusion.next()}});
+        source_step(to, source_event::Received{
+                            wrong, {confusion.next(), confusion.next()}, name_of(1 - to)});
         nobody_hears = false;
     });
 }
@@ -136,12 +143,14 @@ void World::ask_again(int index) {
             return;
         }
         nobody_hears = true;
-        source_step(index,
-                    source_event::Received{
-                        {host.disk->granted_migration,
-                         engine::MsgGrantRequest{
-                             *host.worker->frozen, {}, engine::ArrivalEvidence::kGuestResumed}},
-                        {confusion.next(), confusion.next()}});
+        source_step(index, source_event::Received{
+                               {host.disk->granted_migration,
+                                engine::MsgGrantRequest{*host.worker->frozen,
+                                                        {},
+                                                        engine::ArrivalEvidence::kGuestResumed,
+                                                        host.ticket}},
+                               {confusion.next(), confusion.next()},
+                               name_of(1 - index)});
         nobody_hears = false;
     });
 }

@@ -44,8 +44,14 @@ engine::DomainReport World::domain_report(int index) const {
     engine::DomainReport report;
     report.job = engine::JobState::kNone;
     switch (guests[index].domain) {
-        case Domain::kAbsent: report.domain = engine::DomainState::kAbsent; break;
-        case Domain::kPaused: report.domain = engine::DomainState::kPaused; break;
+        case Domain::kAbsent:
+            report.domain = engine::DomainState::kAbsent;
+            report.cause = guests[index].cause;
+            break;
+        case Domain::kPaused:
+            report.domain = engine::DomainState::kPaused;
+            report.cause = guests[index].cause;
+            break;
         case Domain::kRunning: report.domain = engine::DomainState::kRunning; break;
         case Domain::kPausedIncoming:
             report.domain = engine::DomainState::kPaused;
@@ -62,6 +68,10 @@ engine::DomainReport World::domain_report(int index) const {
 
 void World::virsh_migrate() {
     if (migrations_left == 0) {
+        return;
+    }
+    if (now < theft_ends) {  // who has its ticket, and asks just as it begins, is not kept out
+        at(theft_ends, [this] { virsh_migrate(); });
         return;
     }
     int from = -1;
@@ -87,9 +97,12 @@ void World::virsh_migrate() {
         random.chance(0.4)
             ? Script::kPlain
             : static_cast<Script>(random.between(0, static_cast<int>(Script::kTargetQemuDies)));
+    outgoing[from] = Outgoing{name_of(job.to), guests[from].stamp, false, std::nullopt};
+    hosts[job.to].brought = guests[from].stamp;
     trace("virsh migrate %d -> %d, script %d", from, job.to, static_cast<int>(job.script));
     if (job.script == Script::kOperatorPaused) {
         guests[from].domain = Domain::kPaused;
+        guests[from].cause = engine::StopCause::kOther;
     }
     if (bounds.chance(0.1)) {  // an operator accepts whatever pause it takes
         after(Duration{bounds.between(100'000, 6'000'000)},
@@ -118,6 +131,7 @@ void World::job_over() {
     trace("virsh ends");
     job.active = false;
     job.hook_waiting = false;
+    outgoing[job.from]->ended = now;
     --migrations_left;
     if (guests[job.from].domain == Domain::kPaused && job.script == Script::kOperatorPaused) {
         after(delay(500'000, 3'000'000), [this, from = job.from] {  // the operator resumes it
@@ -179,8 +193,10 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
     const auto pause = [&] {
         if (source.domain == Domain::kRunning) {
             source.domain = Domain::kPaused;
+            source.cause = engine::StopCause::kMigration;
             guest_event_source(job.from, source_event::GuestSuspended{});
         }
+        outgoing[job.from]->has_stopped_guest = true;
     };
     trace("libvirt phase %d", phase);
     switch (phase) {
@@ -189,6 +205,7 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
                 job.announcement = worker->announcement;
             }
             target.domain = Domain::kPausedIncoming;
+            target.stamp = source.stamp;
             target.told = false;
             hosts[job.to].guest_came = true;
             guest_event_target(job.to, target_event::GuestStarting{});
@@ -272,6 +289,9 @@ void World::libvirt_phase(std::uint64_t number, int phase) {
             break;
         case 6:
             source.domain = Domain::kAbsent;
+            // One that was not kept defined is not asked any more why it went.
+            source.cause =
+                theft.chance(0.7) ? engine::StopCause::kMigration : engine::StopCause::kUnknown;
             hosts[job.from].guest_came = false;
             guest_event_source(job.from, source_event::GuestGone{});
             job_over();

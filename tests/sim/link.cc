@@ -1,4 +1,5 @@
 // The link between the two gantryds: loses, repeats, delays, reorders, partitions.
+#include <algorithm>
 #include <variant>
 
 #include "tests/sim/world.h"
@@ -43,7 +44,9 @@ void World::send(int from, const Message& message) {
     const int to = 1 - from;
     trace("host %d sends %s", from, message_name(message));
     check_sent_grant(from, message);
-    if (nobody_hears) {
+    const bool is_theft =
+        std::find(thefts.begin(), thefts.end(), message.migration) != thefts.end();
+    if (nobody_hears || is_theft) {
         return;
     }
     confuse(to, message);
@@ -92,7 +95,8 @@ void World::deliver(int to, const Message& message) {
             }
         }
     }
-    source_step(to, source_event::Received{message, {random.next(), random.next()}});
+    source_step(to,
+                source_event::Received{message, {random.next(), random.next()}, name_of(1 - to)});
 }
 
 namespace {

@@ -17,7 +17,8 @@ int usage() {
                  "  M: 0 none, 1 grant before durable, 2 grant without frozen, 3 ignore RESUMED,\n"
                  "     4 activate before grant, 5 apply stale batches,\n"
                  "     6 keep a returned grant, 7 return without proof, 8 announce each attempt,\n"
-                 "     9 count batches early, 10 a hook without a bound\n");
+                 "     9 count batches early, 10 a hook without a bound, 11 take any ticket,\n"
+                 "     12 imagine jobs\n");
     return 2;
 }
 
@@ -59,6 +60,7 @@ int main(int argc, char** argv) {
         sum.split_brain_count += verdict.split_brain_count;
         sum.returned_count += verdict.returned_count;
         sum.pause_refused_count += verdict.pause_refused_count;
+        sum.theft_count += verdict.theft_count;
         if (!verdict.ok) {
             ++failed;
             std::printf("seed %llu: %s\n  replay: gantry-sim --start %llu --seeds 1 --trace\n",
@@ -73,7 +75,8 @@ int main(int argc, char** argv) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     std::printf(
         "%llu seeds, %llu failed, %.1f s: %llu events, %llu moves, %llu rollbacks, "
-        "%llu crashes of gantryd, %llu split brains, %llu grants returned, %llu pauses refused\n",
+        "%llu crashes of gantryd, %llu split brains, %llu grants returned, %llu pauses refused, "
+        "%llu thefts tried\n",
         static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failed), seconds,
         static_cast<unsigned long long>(sum.event_count),
         static_cast<unsigned long long>(sum.moved_count),
@@ -81,6 +84,7 @@ int main(int argc, char** argv) {
         static_cast<unsigned long long>(sum.crash_count),
         static_cast<unsigned long long>(sum.split_brain_count),
         static_cast<unsigned long long>(sum.returned_count),
-        static_cast<unsigned long long>(sum.pause_refused_count));
+        static_cast<unsigned long long>(sum.pause_refused_count),
+        static_cast<unsigned long long>(sum.theft_count));
     return failed == 0 ? 0 : 1;
 }

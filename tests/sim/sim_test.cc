@@ -23,6 +23,7 @@ TEST_P(Seeds, OneOwnerNothingLostNobodyWaitsEverySeedEnds) {
         sum.split_brain_count += verdict.split_brain_count;
         sum.returned_count += verdict.returned_count;
         sum.pause_refused_count += verdict.pause_refused_count;
+        sum.theft_count += verdict.theft_count;
     }
     // A simulator in which nothing happens proves nothing.
     EXPECT_GT(sum.moved_count, kSlice / 2);
@@ -31,6 +32,7 @@ TEST_P(Seeds, OneOwnerNothingLostNobodyWaitsEverySeedEnds) {
     EXPECT_GT(sum.split_brain_count, 0U);
     EXPECT_GT(sum.returned_count, kSlice / 50);
     EXPECT_GT(sum.pause_refused_count, kSlice / 50);
+    EXPECT_GT(sum.theft_count, kSlice * 5);
 }
 INSTANTIATE_TEST_SUITE_P(TenThousand, Seeds, testing::Range<std::uint64_t>(0, 4));
 
@@ -59,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations,
                                          Mutation::kActivateBeforeGrant,
                                          Mutation::kApplyStaleBatches, Mutation::kKeepReturnedGrant,
                                          Mutation::kReturnUnproven, Mutation::kAnnounceEachAttempt,
-                                         Mutation::kCountEarly, Mutation::kHookWaitsForVerdict));
+                                         Mutation::kCountEarly, Mutation::kHookWaitsForVerdict,
+                                         Mutation::kTakeAnyTicket, Mutation::kImagineJobs));
 
 }  // namespace
 }  // namespace gantry::sim

@@ -57,7 +57,8 @@ std::optional<engine::SourceEvent> World::mutated(int index, const engine::Sourc
             if (std::holds_alternative<source_event::GuestResumed>(event)) {
                 return std::nullopt;
             }
-            if (domain != nullptr && domain->report.domain == engine::DomainState::kRunning) {
+            if (domain != nullptr && domain->report.domain == engine::DomainState::kRunning &&
+                !host.source->serves()) {
                 return source_event::Domain{{engine::DomainState::kUnknown, domain->report.job}};
             }
             return event;
@@ -82,6 +83,25 @@ std::optional<engine::SourceEvent> World::mutated(int index, const engine::Sourc
             if (received != nullptr &&
                 std::holds_alternative<engine::MsgGrantReturned>(received->message.body)) {
                 return std::nullopt;
+            }
+            return event;
+        case Mutation::kTakeAnyTicket: {
+            if (received == nullptr) {
+                return event;
+            }
+            source_event::Received fooled = *received;
+            if (auto* prepare = std::get_if<engine::MsgPrepare>(&fooled.message.body)) {
+                prepare->ticket = host.ticket;
+            } else if (auto* asks = std::get_if<engine::MsgGrantRequest>(&fooled.message.body)) {
+                asks->ticket = host.ticket;
+            }
+            return fooled;
+        }
+        case Mutation::kImagineJobs:
+            if (domain != nullptr && domain->report.domain != engine::DomainState::kUnknown) {
+                source_event::Domain fooled = *domain;
+                fooled.report.job = engine::JobState::kOutgoing;
+                return fooled;
             }
             return event;
         default: return event;
@@ -236,6 +256,9 @@ struct SourceCarrier {
     void operator()(const action::AbortJob& /*abort*/) const {
         world.after(world.delay(1'000, 50'000), [&to = world, at = index] { to.abort_job(at); });
     }
+    void operator()(const action::RenewTicket& /*renew*/) const {
+        world.after(world.delay(500, 50'000), [carrier = *this] { carrier.renew_ticket(); });
+    }
     void operator()(const action::Alert& alert) const {
         world.trace("host %d source alert: %s", index, alert.error.reason.c_str());
         world.verdict.split_brain_count += alert.kind == engine::AlertKind::kSplitBrain ? 1U : 0U;
@@ -260,10 +283,30 @@ struct SourceCarrier {
             finished.error.reason == "migration.not_converging" ? 1U : 0U;
     }
 
+    void renew_ticket() const;
     void send_round(std::uint64_t round, bool again) const;
     void freeze_worker(engine::FreezeToken token, bool will_fail) const;
     void send_final(const action::SendComplete& send, bool will_fail) const;
 };
+
+/// libvirt lets nobody write while it migrates the VM. gantryd may die between the VM's metadata
+/// and its own record.
+void SourceCarrier::renew_ticket() const {
+    Guest& guest = world.guests[index];
+    const bool is_here = guest.domain == Domain::kRunning || guest.domain == Domain::kPaused;
+    if (!is_here || world.job.active || fails(0.1)) {
+        feed(source_event::TicketFailed{});
+        return;
+    }
+    guest.stamp = world.draw_ticket();
+    world.tickets.push_back(guest.stamp);
+    world.after(world.delay(100, 5'000), [carrier = *this, ticket = guest.stamp] {
+        if (carrier.host.life == carrier.life) {
+            carrier.host.ticket = ticket;
+            carrier.feed(source_event::TicketStands{ticket});
+        }
+    });
+}
 
 void SourceCarrier::send_round(std::uint64_t round, bool again) const {
     const std::uint64_t op = ++host.source_op;
@@ -357,8 +400,10 @@ void World::source_step(int index, const engine::SourceEvent& given) {
         return;
     }
     const engine::SourceState before = host.source->state();
+    const bool was_moving = host.source->migration().has_value();
     const engine::SourceActions actions = host.source->step(*event, now);
-    check_answer(*event, actions);
+    check_answer(index, given, actions);
+    check_begin(index, was_moving);
     if (options.trace) {
         trace("host %d source: %s %s  %s -> %s", index, engine::event_name(*event),
               message_of(*event), to_string(before), to_string(host.source->state()));

@@ -25,8 +25,8 @@ void World::start_target(int index) {
     host.waiting.clear();
     host.awaited_round.reset();
     ++host.target_attempt;
-    target_step(index,
-                target_event::AdmissionAsked{{random.next(), random.next()}, capabilities()});
+    target_step(index, target_event::AdmissionAsked{
+                           {random.next(), random.next()}, capabilities(), host.brought});
     // A retried attempt is told what libvirt said before it began.
     if (host.guest_starting || (host.guest_came && guests[index].domain != Domain::kAbsent)) {
         target_step(index, target_event::GuestStarting{});
@@ -315,6 +315,10 @@ void World::target_step(int index, const engine::TargetEvent& event) {
     }
     if (state == engine::TargetState::kServing && !host.source && host.worker) {
         start_source(index, host.target->epoch());  // from here on this host is the arbiter
+        source_step(index, source_event::Opened{});
+        if (host.life != life) {
+            return;
+        }
     }
     const auto due = host.target->next_deadline();
     if (due && due != host.target_timer) {

@@ -38,7 +38,8 @@ World::World(const Options& given)
       random(given.seed * 2 + 1),
       confusion(given.seed * 2),
       applying(~given.seed),
-      bounds(~given.seed * 3) {
+      bounds(~given.seed * 3),
+      theft(given.seed * 2 + 1 + (1ULL << 63)) {
     settings.downtime_target = Duration{300'000};
     settings.hook_wait_max = Duration{5'000'000};
     settings.reservation_ttl = Duration{10'000'000};
@@ -166,6 +167,7 @@ void World::look_for_orphans() {
         const bool busy = host.target && host.target->state() != engine::TargetState::kDiscarded;
         if (host.daemon_up && host.guest_came && !host.worker && !busy &&
             guests[host.index].domain != Domain::kAbsent) {
+            host.brought = guests[host.index].stamp;
             start_target(host.index);
             if (hosts[host.index].daemon_up) {
                 target_step(host.index, target_event::GuestStarting{});
@@ -248,8 +250,10 @@ void World::run() {
     }
     reference = hosts[0].worker->device;
     start_source(0, Epoch{1});
+    source_step(0, source_event::Opened{});
     plan_migrations();
     plan_faults();
+    plan_thief();
 
     const std::function<void()> turn = [this, &turn] {
         execute(0);

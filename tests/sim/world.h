@@ -52,6 +52,8 @@ enum class Mutation {
     kAnnounceEachAttempt,  ///< An attempt that ends takes its announcement along.
     kCountEarly,           ///< Batches count as applied when they come, and nothing is verified.
     kHookWaitsForVerdict,  ///< The target's hook has no bound of its own, and no verdict comes.
+    kTakeAnyTicket,        ///< The source believes whatever ticket it is shown.
+    kImagineJobs,          ///< The source believes that libvirt migrates the VM away all the time.
 };
 
 struct Options {
@@ -70,6 +72,7 @@ struct Verdict {
     std::uint64_t split_brain_count = 0;
     std::uint64_t returned_count = 0;       ///< Grants that came back unused.
     std::uint64_t pause_refused_count = 0;  ///< Moves whose pause would have been too long.
+    std::uint64_t theft_count = 0;          ///< Times that a third host asked for the session.
     TimePoint ended{};
 };
 
@@ -113,11 +116,21 @@ enum class Confusion {
     kOtherEpoch,      ///< For another epoch than is due.
 };
 
+/// A third host with a good certificate, and what it knows of the VM's tickets.
+enum class Knowledge {
+    kNothing,  ///< It brings one of its own making, or none.
+    kOld,      ///< One that was used before, or that another host had.
+    kCurrent,  ///< It has read the VM's XML at the source. libvirt migrates nothing just then.
+};
+inline constexpr char kThief[] = "thief";
+
 enum class Domain { kAbsent, kPausedIncoming, kPaused, kRunning };
 
 /// The guest's memory on one host, as far as it matters: how many commands it has issued.
 struct Guest {
     Domain domain = Domain::kAbsent;
+    engine::StopCause cause = engine::StopCause::kUnknown;  ///< Of kPaused and kAbsent.
+    Ticket stamp;  ///< In the XML of the domain on this host.
     std::uint64_t issued = 0;
     TimePoint advanced_at{};  ///< When a command was executed, or none was due, for the last time.
     bool told = false;  ///< Its session's end: its programs have CUDA errors, and wait no more.
@@ -148,6 +161,8 @@ struct Host {
     /// The attempt whose state is being received, and the epoch that it will ask for: a file, so it
     /// survives gantryd and worker.
     std::optional<std::pair<engine::MigrationId, Epoch>> note;
+    Ticket ticket;   ///< Of the session's record, for a restart.
+    Ticket brought;  ///< By the XML of the last VM that came, or was to come; a file too.
     std::uint64_t source_op = 0;  ///< Newest round; an older one stops.
     std::uint64_t target_attempt = 0;
     engine::RoundGate gate;
@@ -204,6 +219,15 @@ struct World {
     void tell_of_round(int host, std::uint64_t round, engine::RoundGate::Verdict became);
     void target_finished(int host, engine::Outcome outcome);
 
+    // thief.cc
+    void plan_thief();
+    void steal(int host);
+    void check_begin(int host, bool was_moving);
+    void check_taker(int host, const engine::DurableRecord& record);
+    void suspend(int host);
+    Ticket draw_ticket();
+    static std::string name_of(int host) { return "host" + std::to_string(host); }
+
     // faults.cc
     void plan_faults();
     void crash_daemon(int host);
@@ -213,7 +237,8 @@ struct World {
     void power_off(int host);
 
     // grants.cc
-    void check_answer(const engine::SourceEvent& event, const engine::SourceActions& actions);
+    void check_answer(int host, const engine::SourceEvent& event,
+                      const engine::SourceActions& actions);
     void check_grant(int host, const engine::DurableRecord& record);
     void check_sent_grant(int host, const Message& message);
     void confuse(int to, const Message& message);
@@ -236,6 +261,7 @@ struct World {
     Random confusion;  ///< Of its own: what it decides leaves the rest as it is.
     Random applying;   ///< So is this: how long batches take to be applied.
     Random bounds;     ///< Of the pause and the hook; of its own, too.
+    Random theft;      ///< The same.
     Verdict verdict;
     engine::Settings settings;
     TimePoint now{};
@@ -264,6 +290,17 @@ struct World {
     bool fenced_by_operator = false;
     std::vector<engine::MigrationId> returned;  ///< Whose grants came back, by the disk.
     bool nobody_hears = false;                  ///< What gantryd sends now goes nowhere.
+    std::vector<engine::MigrationId> thefts;    ///< Answers to these go nowhere either.
+    std::vector<Ticket> tickets;                ///< All that ever stood.
+    TimePoint theft_ends{};                     ///< Of the one with the current ticket.
+    /// The last migration that libvirt began from a host.
+    struct Outgoing {
+        std::string to;
+        Ticket ticket;
+        bool has_stopped_guest = false;
+        std::optional<TimePoint> ended;
+    };
+    std::optional<Outgoing> outgoing[2];
 
     // Link.
     bool partitioned = false;

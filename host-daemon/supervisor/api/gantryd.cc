@@ -159,7 +159,7 @@ Result<void> serve(const Options& options, const Config& config, const sigset_t&
     if (tls) {
         GANTRY_ASSIGN(peers, transport::PeerServer::start(config.peer.listen, *tls,
                                                           {config.daemon.host_name, kGantryVersion},
-                                                          registry));
+                                                          registry, config.peer.allow));
         spdlog::info("listening for other hosts on {}", config.peer.listen);
     }
     GANTRY_ASSIGN(const auto operators, OperatorService::start(config.operator_, registry));
@@ -240,6 +240,7 @@ int run(const Options& options) {
         }
         return print(options.config_path + ": no mistake found\n");
     }
+    transport::require_tls13();
     // Before any thread is made, so that all of them leave these signals to sigwait.
     sigset_t signals;
     ::sigemptyset(&signals);

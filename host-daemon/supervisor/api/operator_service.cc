@@ -20,6 +20,7 @@ namespace gantry::supervisor {
 namespace {
 
 constexpr std::chrono::milliseconds kWatchInterval{200};
+constexpr int kMessageBytesMax = 8 << 20;  ///< A domain's XML is the largest thing that is asked.
 
 grpc::Status finish(const Result<void>& result) {
     return result ? grpc::Status::OK : transport::to_status(result.error());
@@ -215,7 +216,7 @@ Result<std::unique_ptr<OperatorService>> OperatorService::start(const OperatorCo
     int port = 0;
     const mode_t before = ::umask(0177);  // nobody else may connect before its mode is set
     builder.AddListeningPort("unix:" + config.socket, grpc::InsecureServerCredentials(), &port);
-    builder.SetMaxReceiveMessageSize(-1);
+    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     builder.RegisterService(&impl->service);
     impl->server = builder.BuildAndStart();
     ::umask(before);

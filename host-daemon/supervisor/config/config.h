@@ -76,6 +76,7 @@ struct PeerConfig {
     std::string authority = "/etc/gantry/tls/ca.pem";
     std::string certificate = "/etc/gantry/tls/host.pem";
     std::string key = "/etc/gantry/tls/host.key";
+    std::vector<std::string> allow;  // certificate names that may call; empty: all
     std::int64_t streams = 4;
 };
 

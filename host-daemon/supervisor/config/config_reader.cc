@@ -159,6 +159,21 @@ private:
         }
         *place(config_) = numbers;
     }
+    void store(const ConfigKey& key, NameListPlace place, const toml::node& value) {
+        const toml::array* list = value.as_array();
+        std::vector<std::string> names;
+        for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+            const auto name = (*list)[i].value_exact<std::string>();
+            if (name && !name->empty()) {
+                names.push_back(*name);
+            }
+        }
+        if (list == nullptr || names.size() != list->size()) {
+            wrong_type(key, value, "a list of names in quotes: [\"hosta\", \"10.77.0.2\"]");
+            return;
+        }
+        *place(config_) = names;
+    }
     void store(const ConfigKey& key, const ChoicePlace& choice, const toml::node& value) {
         std::vector<std::string> choices;
         std::istringstream stream{std::string(choice.choices)};
@@ -223,6 +238,13 @@ struct Printer {
         std::string out = "[";
         for (const std::int64_t number : *place(config)) {
             out += (out.size() > 1 ? ", " : "") + std::to_string(number);
+        }
+        return out + "]";
+    }
+    std::string operator()(NameListPlace place) const {
+        std::string out = "[";
+        for (const std::string& name : *place(config)) {
+            out += (out.size() > 1 ? ", " : "") + in_quotes(name);
         }
         return out + "]";
     }

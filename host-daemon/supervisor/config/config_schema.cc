@@ -97,6 +97,9 @@ const ConfigKey kKeys[] = {
      "PEM: who signs the hosts' certificates"},
     {"peer", "certificate", GANTRY_PATH(peer.certificate, kEmpty), "PEM: this host's certificate"},
     {"peer", "key", GANTRY_PATH(peer.key, kEmpty), "PEM: this host's private key"},
+    {"peer", "allow", NameListPlace([](Config& c) { return &c.peer.allow; }),
+     "certificates of other hosts that may call: subject alternative names or common names; empty: "
+     "every certificate of the authority"},
     {"peer", "streams", GANTRY_INT(peer.streams, 1, 64), "parallel bulk streams of a move"},
 
     {"migration", "downtime_target_ms", GANTRY_INT(migration.downtime_target_ms, 1, 600000),

@@ -16,6 +16,8 @@ namespace gantry::supervisor {
 using StringPlace = std::string* (*)(Config&);
 using BoolPlace = bool* (*)(Config&);
 using IntListPlace = std::vector<std::int64_t>* (*)(Config&);
+/// None of them empty.
+using NameListPlace = std::vector<std::string>* (*)(Config&);
 struct IntPlace {
     std::int64_t* (*place)(Config&);
     std::int64_t min;
@@ -48,8 +50,8 @@ struct PathPlace {
 struct ConfigKey {
     std::string_view section;
     std::string_view name;
-    std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, ChoicePlace, AddressPlace,
-                 PathPlace>
+    std::variant<StringPlace, BoolPlace, IntPlace, IntListPlace, NameListPlace, ChoicePlace,
+                 AddressPlace, PathPlace>
         place;
     std::string_view help;
 };

@@ -42,6 +42,9 @@ std::string serialise(const engine::DurableRecord& record) {
                   static_cast<unsigned long long>(record.granted_token.migration.high),
                   static_cast<unsigned long long>(record.granted_token.count));
     std::string body = std::string(kFirstLine) + text.data();
+    if (!record.granted_peer.empty()) {
+        body += "peer " + record.granted_peer + "\n";
+    }
     std::array<char, 40> sum{};
     std::snprintf(sum.data(), sum.size(), "checksum %016llx\n",
                   static_cast<unsigned long long>(checksum(body)));
@@ -68,6 +71,11 @@ std::optional<engine::DurableRecord> parse(const std::string& text) {
     record.granted = granted != 0;
     record.granted_migration = {low, high};
     record.granted_token = {{token_low, token_high}, count};
+    constexpr std::string_view kPeer = "\npeer ";
+    if (const std::size_t at = text.find(kPeer); at != std::string::npos) {
+        const std::size_t begin = at + kPeer.size();
+        record.granted_peer = text.substr(begin, text.find('\n', begin) - begin);
+    }
     return record;
 }
 

@@ -2,7 +2,9 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "proto/base/random.h"
 
@@ -22,6 +24,14 @@ SerialExecutor::Clock::time_point to_clock(engine::TimePoint at) {
 engine::MigrationId random_migration() {
     const auto [low, high] = random_bits();
     return {low, high};
+}
+
+Ticket random_ticket() {
+    const auto [low, high] = random_bits();
+    Ticket::Bytes bytes{};
+    std::memcpy(bytes.data(), &low, sizeof low);
+    std::memcpy(bytes.data() + sizeof low, &high, sizeof high);
+    return Ticket(bytes);
 }
 
 SourceRunner::SourceRunner(std::string session_id, Epoch epoch, engine::Settings settings,
@@ -52,17 +62,39 @@ void SourceRunner::feed(engine::SourceEvent event) {
     main_.post([this, event = std::move(event)] { step(event); });
 }
 
-void SourceRunner::receive(engine::Message message, std::shared_ptr<MessageLink> link) {
-    main_.post([this, message = std::move(message), link = std::move(link)]() mutable {
-        spdlog::trace("{}: received {}", session_id_, engine::message_name(message));
-        link_ = {message.migration, std::move(link)};
-        step(source_event::Received{std::move(message), snapshot::random_seed()});
+void SourceRunner::receive(engine::Message message, std::string peer,
+                           std::shared_ptr<MessageLink> link) {
+    main_.post([this, message = std::move(message), peer = std::move(peer),
+                link = std::move(link)]() mutable {
+        spdlog::trace("{}: received {} from {}", session_id_, engine::message_name(message), peer);
+        remember_link(message.migration, peer, std::move(link));
+        step(source_event::Received{std::move(message), snapshot::random_seed(), std::move(peer)});
     });
 }
 
-std::shared_ptr<BulkQueue> SourceRunner::bulk(engine::MigrationId migration) {
+/// Others ask too, and must neither take away the answers of the migration under way nor get them.
+void SourceRunner::remember_link(engine::MigrationId migration, const std::string& peer,
+                                 std::shared_ptr<MessageLink> link) {
+    constexpr std::size_t kLinksMax = 8;
+    const auto known =
+        std::ranges::find_if(links_, [&](const Link& one) { return one.migration == migration; });
+    if (known != links_.end()) {
+        if (known->peer == peer) {
+            known->link = std::move(link);
+        }
+        return;
+    }
+    if (links_.size() == kLinksMax) {
+        links_.erase(std::ranges::find_if(
+            links_, [&](const Link& one) { return one.migration != machine_.migration(); }));
+    }
+    links_.push_back({migration, peer, std::move(link)});
+}
+
+std::shared_ptr<BulkQueue> SourceRunner::bulk(engine::MigrationId migration,
+                                              const std::string& peer) {
     const std::lock_guard lock(mutex_);
-    return bulk_migration_ == migration ? bulk_ : nullptr;
+    return bulk_migration_ == migration && status_.peer == peer ? bulk_ : nullptr;
 }
 
 std::shared_ptr<BulkQueue> SourceRunner::current_bulk() const {
@@ -84,6 +116,9 @@ void SourceRunner::publish(bool ends) {
     status_.announced = machine_.announced();
     status_.awaits_attempt = machine_.awaits_attempt();
     status_.migration = machine_.migration();
+    if (!machine_.peer().empty()) {
+        status_.peer = machine_.peer();
+    }
     status_.progress = machine_.progress();
     if (status_.migration != bulk_migration_) {
         if (bulk_) {
@@ -105,9 +140,29 @@ void SourceRunner::publish(bool ends) {
 
 void SourceRunner::send(const engine::Message& message) {
     spdlog::trace("{}: sends {}", session_id_, engine::message_name(message));
-    if (link_ && link_->first == message.migration) {
-        link_->second->send(message);
+    for (const Link& one : links_) {
+        if (one.migration == message.migration) {
+            one.link->send(message);
+        }
     }
+    const auto* refused = std::get_if<engine::MsgRefused>(&message.body);
+    if (refused != nullptr) {
+        log_refusal(message.migration, engine::refusal_text(refused->findings));
+    }
+}
+
+/// One line a second: whoever asks decides how often.
+void SourceRunner::log_refusal(engine::MigrationId migration, const std::string& why) {
+    constexpr std::chrono::seconds kBetween{1};
+    const auto now = SerialExecutor::Clock::now();
+    if (refusal_logged_ && now - *refusal_logged_ < kBetween) {
+        return;
+    }
+    refusal_logged_ = now;
+    const auto asker =
+        std::ranges::find_if(links_, [&](const Link& one) { return one.migration == migration; });
+    spdlog::warn("session {}: {} asks for it and is refused: {}", session_id_,
+                 asker == links_.end() ? "a host" : asker->peer, why);
 }
 
 void SourceRunner::persist_grant(const engine::DurableRecord& record) {
@@ -134,15 +189,16 @@ struct SourceRunner::Carrier {
         runner.hooks_.query_domain();
     }
     void operator()(const engine::action::Alert& alert) const {
-        spdlog::warn("session {}: {}", runner.session_id_, alert.error.to_string());
+        spdlog::warn("session {}: {}{}", runner.session_id_, alert.error.to_string(),
+                     runner.about_peer());
         runner.hooks_.alert(alert.kind, alert.error);
     }
     void operator()(const engine::action::ReportProgress& report) const {
         runner.hooks_.progress(report.progress);
     }
     void operator()(const engine::action::Finished& finished) const {
-        spdlog::info("session {}: migration ended at its source: {} {}", runner.session_id_,
-                     to_string(finished.outcome), finished.error.text);
+        spdlog::info("session {}: migration ended at its source: {} {}{}", runner.session_id_,
+                     to_string(finished.outcome), finished.error.text, runner.about_peer());
         runner.hooks_.finished(finished.outcome, finished.error);
     }
     void operator()(const engine::action::Describe& /*describe*/) const {
@@ -200,7 +256,16 @@ struct SourceRunner::Carrier {
         runner.on_slow([&to = runner] { to.release(); });
     }
     void operator()(const engine::action::AbortJob& /*abort*/) const { runner.hooks_.abort_job(); }
+    void operator()(const engine::action::RenewTicket& /*renew*/) const {
+        runner.hooks_.renew_ticket(runner.machine_.epoch());
+    }
 };
+
+/// main_ only; a status of the last attempt names the host that it went to.
+std::string SourceRunner::about_peer() const {
+    const std::string peer = status().peer;
+    return peer.empty() ? "" : "; target " + peer;
+}
 
 void SourceRunner::describe() {
     if (const auto announced = source_.announce(); !announced) {
@@ -258,8 +323,8 @@ void SourceRunner::step(const engine::SourceEvent& event) {
         hooks_.given_up();
     }
     if (machine_.state() != before) {
-        spdlog::info("session {}: {} -> {} ({})", session_id_, to_string(before),
-                     to_string(machine_.state()), engine::event_name(event));
+        spdlog::info("session {}: {} -> {} ({}){}", session_id_, to_string(before),
+                     to_string(machine_.state()), engine::event_name(event), about_peer());
     }
     for (const engine::SourceAction& action : actions) {
         std::visit(Carrier{*this}, action);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "host-daemon/supervisor/base/compression.h"
 #include "host-daemon/supervisor/moves/epoch_store.h"
@@ -35,6 +36,8 @@ struct SourceHooks {
     /// Answers by feeding source_event::Domain, from a thread of its own.
     std::function<void()> query_domain;
     std::function<void()> abort_job;
+    /// Draws a ticket and stamps it; answers by feeding TicketStands or TicketFailed.
+    std::function<void(Epoch)> renew_ticket;
     std::function<void(engine::AlertKind, const Error&)> alert;
     std::function<void(const engine::Progress&)> progress;
     /// An attempt has ended; the move goes on while status().awaits_attempt.
@@ -52,6 +55,7 @@ struct SourceStatus {
     bool announced = false;       ///< engine::SourceMachine::announced
     bool awaits_attempt = false;  ///< engine::SourceMachine::awaits_attempt
     std::optional<engine::MigrationId> migration;
+    std::string peer;   ///< engine::SourceMachine::peer, or that of the last attempt.
     bool ends = false;  ///< The last move has just ended, and the hooks do not know how yet.
     engine::Progress progress;
     engine::MigrationId last_migration;  ///< That under way, or the one before.
@@ -66,10 +70,12 @@ public:
     ~SourceRunner() { stop(); }
 
     void feed(engine::SourceEvent event);
-    /// A peer's message; answers to this migration go out by `link` from now on.
-    void receive(engine::Message message, std::shared_ptr<MessageLink> link);
-    /// The queue of the migration's bulk streams; nullptr when it is not the one under way.
-    std::shared_ptr<BulkQueue> bulk(engine::MigrationId migration);
+    /// A message of the host whose certificate has that name; answers to its migration go out by
+    /// `link` from now on.
+    void receive(engine::Message message, std::string peer, std::shared_ptr<MessageLink> link);
+    /// The queue of the migration's bulk streams; nullptr when it is not the one under way, or goes
+    /// to another host.
+    std::shared_ptr<BulkQueue> bulk(engine::MigrationId migration, const std::string& peer);
     [[nodiscard]] SourceStatus status() const;
     /// Runs `work` on the executor of worker calls, where nothing of a migration runs meanwhile,
     /// and waits for its outcome. Nothing: the driver was stopped before, and it has not run.
@@ -84,6 +90,9 @@ private:
     struct Carrier;
     void persist_grant(const engine::DurableRecord& record);
     void send(const engine::Message& message);
+    void remember_link(engine::MigrationId migration, const std::string& peer,
+                       std::shared_ptr<MessageLink> link);
+    void log_refusal(engine::MigrationId migration, const std::string& why);
     void begin_precopy(engine::Seed seed);
     /// One round being sent.
     struct Round {
@@ -116,6 +125,8 @@ private:
     void on_slow(std::function<void()> function) { slow_.post(std::move(function)); }
     bool is_moving() const { return machine_.migration() || machine_.awaits_attempt(); }
     void publish(bool ends);
+    /// For a line of the log: "; target NAME", or nothing.
+    [[nodiscard]] std::string about_peer() const;
 
     const std::string session_id_;
     EpochStore& store_;
@@ -124,7 +135,13 @@ private:
     engine::SourceMachine machine_;
 
     // main_ only
-    std::optional<std::pair<engine::MigrationId, std::shared_ptr<MessageLink>>> link_;
+    struct Link {
+        engine::MigrationId migration;
+        std::string peer;
+        std::shared_ptr<MessageLink> link;
+    };
+    std::vector<Link> links_;  ///< Oldest first. That of the migration under way is never dropped.
+    std::optional<SerialExecutor::Clock::time_point> refusal_logged_;
     std::optional<engine::FreezeToken> freezing_;  ///< Under way on slow_.
 
     // slow_ only
@@ -165,5 +182,6 @@ std::optional<std::invoke_result_t<Work>> SourceRunner::run_with_workers(Work wo
 engine::TimePoint engine_now();
 SerialExecutor::Clock::time_point to_clock(engine::TimePoint at);
 engine::MigrationId random_migration();
+Ticket random_ticket();
 
 }  // namespace gantry::supervisor

@@ -24,8 +24,9 @@ void TargetRunner::stop() {
     slow_.stop();
 }
 
-void TargetRunner::begin(engine::MigrationId migration, engine::TargetCapabilities capabilities) {
-    feed(target_event::AdmissionAsked{migration, std::move(capabilities)});
+void TargetRunner::begin(engine::MigrationId migration, engine::TargetCapabilities capabilities,
+                         const Ticket& ticket) {
+    feed(target_event::AdmissionAsked{migration, std::move(capabilities), ticket});
 }
 
 void TargetRunner::feed(engine::TargetEvent event) {

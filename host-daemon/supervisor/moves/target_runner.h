@@ -52,7 +52,8 @@ public:
     ~TargetRunner() { stop(); }
 
     /// First event of an attempt: asks the source.
-    void begin(engine::MigrationId migration, engine::TargetCapabilities capabilities);
+    void begin(engine::MigrationId migration, engine::TargetCapabilities capabilities,
+               const Ticket& ticket);
     void feed(engine::TargetEvent event);
     void receive(engine::Message message);
     /// One batch from a bulk stream. Success: acknowledge it (applied, or too late to matter).

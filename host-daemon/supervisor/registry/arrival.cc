@@ -117,6 +117,7 @@ ArrivalRequest Registry::arrival_request(const libvirt::DomainInfo& domain) cons
     ArrivalRequest request;
     request.info = vm_session_info(domain);
     request.source_address = domain.owner->daemon;
+    request.ticket = domain.owner->ticket;
     return request;
 }
 
@@ -256,9 +257,7 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         spdlog::error("session {}: {}; trying again", id, watched.error().to_string());
         std::this_thread::sleep_for(std::chrono::seconds{1});
     }
-    if (session->info().kind == SessionKind::kVm) {
-        vms_.stamp_owner(id, epoch);
-    }
+    driver->feed(engine::source_event::Opened{});
     spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
     housekeeping_.post([this] { look_after_guests(); });
     if (session->info().kind == SessionKind::kLocal && session->workers().empty()) {
@@ -429,7 +428,7 @@ Result<engine::SessionNeeds> Registry::needs(const std::string& session_id) {
 }
 
 void Registry::receive(const std::string& session_id, engine::Message message,
-                       std::shared_ptr<transport::MessageLink> link) {
+                       const std::string& peer, std::shared_ptr<transport::MessageLink> link) {
     const bool gives_up = std::holds_alternative<engine::MsgAbort>(message.body) ||
                           std::holds_alternative<engine::MsgGrantReturned>(message.body);
     const auto [is_stopping, driver] =
@@ -441,7 +440,7 @@ void Registry::receive(const std::string& session_id, engine::Message message,
         if (std::holds_alternative<engine::MsgPrepare>(message.body)) {
             housekeeping_.post([this, session_id] { forget_arrival_note(session_id); });
         }
-        driver->receive(std::move(message), std::move(link));
+        driver->receive(std::move(message), peer, std::move(link));
         return;
     }
     engine::Message answer{message.migration, {}};
@@ -462,10 +461,14 @@ void Registry::receive(const std::string& session_id, engine::Message message,
     link->send(answer);
 }
 
+void Registry::turned_away(const std::string& peer, const std::string& address) {
+    spdlog::warn("{} ({}) is turned away: peer.allow does not have it", peer, address);
+}
+
 std::shared_ptr<BulkQueue> Registry::bulk(const std::string& session_id,
-                                          engine::MigrationId migration) {
+                                          engine::MigrationId migration, const std::string& peer) {
     const auto driver = sessions_.find(session_id).driver;
-    return driver ? driver->bulk(migration) : nullptr;
+    return driver ? driver->bulk(migration, peer) : nullptr;
 }
 
 }  // namespace gantry::supervisor

@@ -24,6 +24,11 @@ engine::DomainReport to_engine(const libvirt::DomainReport& report) {
         case libvirt::JobKind::kNone:
         case libvirt::JobKind::kOther: out.job = engine::JobState::kNone; break;
     }
+    switch (report.cause) {
+        case libvirt::StopCause::kUnknown: out.cause = engine::StopCause::kUnknown; break;
+        case libvirt::StopCause::kMigration: out.cause = engine::StopCause::kMigration; break;
+        case libvirt::StopCause::kOther: out.cause = engine::StopCause::kOther; break;
+    }
     return out;
 }
 
@@ -42,6 +47,7 @@ public:
 
     void stop() override {
         listener_.reset();
+        stamps_.stop();
         slow_.stop();
         quick_.stop();
     }
@@ -65,9 +71,16 @@ public:
     void destroy(const std::string& uuid) override {
         log_failure("destroying", uuid, [this, uuid] { return host_.destroy(uuid); });
     }
-    void write_owner(const std::string& uuid, const libvirt::Owner& owner) override {
-        log_failure("writing the owner into", uuid,
-                    [this, uuid, owner] { return host_.write_owner(uuid, owner); });
+    void write_owner(const std::string& uuid, const libvirt::Owner& owner,
+                     std::function<void(Result<void>)> done) override {
+        stamps_.post([this, uuid, owner, done = std::move(done)] {
+            Result<void> written = host_.write_owner(uuid, owner);
+            if (!written) {
+                spdlog::warn("writing the owner into domain {}: {}", uuid,
+                             written.error().to_string());
+            }
+            done(std::move(written));
+        });
     }
 
 private:
@@ -85,6 +98,7 @@ private:
     std::unique_ptr<libvirt::Listener> listener_;
     SerialExecutor quick_;  ///< Questions of the engine; must not wait behind a slow request.
     SerialExecutor slow_;
+    SerialExecutor stamps_;
 };
 
 class NoHypervisor final : public Hypervisor {
@@ -101,7 +115,10 @@ public:
     }
     void abort_job(const std::string&) override {}
     void destroy(const std::string&) override {}
-    void write_owner(const std::string&, const libvirt::Owner&) override {}
+    void write_owner(const std::string& uuid, const libvirt::Owner&,
+                     std::function<void(Result<void>)> done) override {
+        done(Error{Code::kNotFound, "libvirt.none", "this host has no libvirt: no domain " + uuid});
+    }
 };
 
 }  // namespace

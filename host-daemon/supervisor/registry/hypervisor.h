@@ -30,7 +30,9 @@ public:
                              std::function<void(Result<libvirt::DomainInfo>)> answer) = 0;
     virtual void abort_job(const std::string& uuid) = 0;
     virtual void destroy(const std::string& uuid) = 0;
-    virtual void write_owner(const std::string& uuid, const libvirt::Owner& owner) = 0;
+    /// May take as long as libvirt migrates the VM; other requests do not wait behind it.
+    virtual void write_owner(const std::string& uuid, const libvirt::Owner& owner,
+                             std::function<void(Result<void>)> done) = 0;
 };
 
 /// The libvirt at `uri`; connects (again and again) in the background.

@@ -297,6 +297,9 @@ SourceHooks Registry::source_hooks(const std::shared_ptr<Session>& session) {
         });
     };
     hooks.abort_job = [this, id] { hypervisor_.abort_job(id); };
+    hooks.renew_ticket = [this, weak = std::weak_ptr(session)](Epoch epoch) {
+        renew_ticket(weak, epoch);
+    };
     hooks.alert = [this, id](engine::AlertKind kind, const Error& error) {
         sessions_.add_alert(id, error.to_string());
         if (kind == engine::AlertKind::kSplitBrain && config_.vm.destroy_split_brain) {
@@ -327,10 +330,37 @@ SourceHooks Registry::source_hooks(const std::shared_ptr<Session>& session) {
     return hooks;
 }
 
+/// It stands once it is in the VM's XML and a restarted gantryd will find it.
+void Registry::renew_ticket(const std::weak_ptr<Session>& whose, Epoch epoch) {
+    const std::shared_ptr<Session> session = whose.lock();
+    if (!session) {
+        return;
+    }
+    const Ticket ticket = random_ticket();
+    vms_.stamp_owner(session->info().id, epoch, ticket, [whose, ticket](const Result<void>& done) {
+        const std::shared_ptr<Session> stamped = whose.lock();
+        const auto driver = stamped ? stamped->driver() : nullptr;
+        if (!driver) {
+            return;
+        }
+        if (!done) {
+            driver->feed(engine::source_event::TicketFailed{});
+            return;
+        }
+        stamped->set_ticket(ticket);
+        if (const auto written = stamped->write_record(); !written) {
+            spdlog::warn("session {}: {}", stamped->info().id, written.error().to_string());
+        }
+        driver->feed(engine::source_event::TicketStands{ticket});
+    });
+}
+
 std::shared_ptr<SourceRunner> Registry::make_driver(const std::shared_ptr<Session>& session,
                                                     Epoch epoch) {
+    engine::Settings how = settings();
+    how.is_bound_to_hypervisor = session->info().kind == SessionKind::kVm;
     return std::make_shared<SourceRunner>(
-        session->info().id, epoch, settings(), config_.migration.compression,
+        session->info().id, epoch, how, config_.migration.compression,
         static_cast<std::uint64_t>(config_.migration.bandwidth_mib_s) << 20, store_,
         session->source(), source_hooks(session));
 }
@@ -554,7 +584,7 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
         return;
     }
     (void)(*opened)->write_record();
-    vms_.stamp_owner(info.id, *epoch);
+    (*opened)->driver()->feed(engine::source_event::Opened{});
 }
 
 /// What a session is closed for that no event tells of is looked for here.

@@ -104,10 +104,11 @@ public:
     // PeerBackend
     Result<engine::TargetCapabilities> capabilities() override;
     Result<engine::SessionNeeds> needs(const std::string& session_id) override;
-    void receive(const std::string& session_id, engine::Message message,
+    void receive(const std::string& session_id, engine::Message message, const std::string& peer,
                  std::shared_ptr<transport::MessageLink> link) override;
-    std::shared_ptr<BulkQueue> bulk(const std::string& session_id,
-                                    engine::MigrationId migration) override;
+    std::shared_ptr<BulkQueue> bulk(const std::string& session_id, engine::MigrationId migration,
+                                    const std::string& peer) override;
+    void turned_away(const std::string& peer, const std::string& address) override;
 
     /// Certificates for peers; empty when this host takes part in no migration.
     void set_tls(std::optional<transport::TlsMaterial> tls) { tls_ = std::move(tls); }
@@ -138,6 +139,7 @@ private:
     SourceHooks source_hooks(const std::shared_ptr<Session>& session);
     void look_after_logs();
     [[nodiscard]] std::set<std::string> worker_sockets() const;
+    void renew_ticket(const std::weak_ptr<Session>& whose, Epoch epoch);
     [[nodiscard]] bool waits_itself(const std::string& id) const;
     bool awaits_earlier_life(const libvirt::DomainInfo& domain);
     void open_vm(const libvirt::DomainInfo& domain, bool is_fresh);
@@ -151,7 +153,7 @@ private:
     Result<void> adopt_all();
     void adopt_session(const SessionInfo& info, std::optional<DeviceNumber> device,
                        const std::vector<WorkerRecord>& workers,
-                       const std::optional<Suspension>& suspended);
+                       const std::optional<Suspension>& suspended, const Ticket& ticket);
     void adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRecord>& workers);
     void restore_granted(const std::string& id);
 

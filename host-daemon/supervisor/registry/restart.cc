@@ -16,6 +16,7 @@ struct SessionRecord {
     std::vector<WorkerRecord> workers;
     std::optional<ArrivalNote> arrival;  ///< Set while the session had not arrived yet.
     std::optional<Suspension> suspended;
+    Ticket ticket;
 };
 
 Result<SessionRecord> parse_record(const nlohmann::json& json) {
@@ -37,6 +38,7 @@ Result<SessionRecord> parse_record(const nlohmann::json& json) {
         ArrivalRequest& request = record.arrival->request;
         request.info = record.info;
         request.source_address = note.value("source", "");
+        request.ticket = Ticket::parse(note.value("ticket", "")).value_or(Ticket{});
         request.handover_path = note.value("handover", "");
         request.arrives_when_converged = note.value("arrives_when_converged", false);
         const auto migration = note.value("migration", std::vector<std::uint64_t>{0, 0});
@@ -45,6 +47,7 @@ Result<SessionRecord> parse_record(const nlohmann::json& json) {
         }
         record.arrival->epoch.value = note.value("epoch", std::uint64_t{0});
     }
+    record.ticket = Ticket::parse(json.value("ticket", "")).value_or(Ticket{});
     if (json.contains("suspended")) {
         const nlohmann::json& into = json["suspended"];
         record.suspended.emplace();
@@ -107,7 +110,8 @@ Result<void> Registry::adopt_all() {
         if (record->arrival && !is_past_arrival(*record, store_)) {
             adopt_arrival(*record->arrival, record->workers);
         } else {
-            adopt_session(record->info, record->device, record->workers, record->suspended);
+            adopt_session(record->info, record->device, record->workers, record->suspended,
+                          record->ticket);
         }
     }
     GANTRY_ASSIGN(const auto known, store_.sessions());
@@ -121,7 +125,7 @@ Result<void> Registry::adopt_all() {
 
 void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber> device,
                              const std::vector<WorkerRecord>& workers,
-                             const std::optional<Suspension>& suspended) {
+                             const std::optional<Suspension>& suspended, const Ticket& ticket) {
     auto loaded = store_.load(info.id);
     if (!loaded || !*loaded) {
         spdlog::error("session {}: {}", info.id,
@@ -130,6 +134,7 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
     }
     const engine::DurableRecord record = **loaded;
     const auto session = open_session(info, record.epoch, false);
+    session->set_ticket(ticket);
     session->set_adopted_device(device.value_or(usual_device()));
     (void)devices_.probe(session->device(), DeviceBook::Probe::kUnlessKnown);
     const std::size_t adopted = session->adopt_workers(workers, handlers_for(info.id), true);
@@ -152,6 +157,7 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
     engine::source_event::Restarted event;
     event.record = record;
     event.workers_alive = adopted == workers.size();
+    event.ticket = ticket;
     if (auto token = session->source().frozen_token()) {
         event.frozen = *token;
         if (!*token && event.workers_alive && !record.granted && !suspended) {

@@ -149,6 +149,7 @@ control::SessionStatus HostStatus::describe(const SessionTable::Here& here,
     out.set_state(suspended ? "suspended" : state_word(status.state));
     out.set_suspended_into(suspended ? suspended->path : "");
     if (status.migration || status.awaits_attempt || status.ends) {
+        out.set_peer(status.peer);
         fill_source_move(status, out.mutable_move());
         if (!status.ends) {
             tell_of_retry(out.mutable_move());
@@ -158,6 +159,7 @@ control::SessionStatus HostStatus::describe(const SessionTable::Here& here,
     } else {
         const MutexLock lock(mutex_);
         if (const auto* ended = history_.find(here.id)) {
+            out.set_peer(ended->peer());
             *out.mutable_move() = ended->move();
         }
     }
@@ -193,6 +195,7 @@ void HostStatus::note_ended(const SessionTable::Here& session, engine::Outcome o
     fill_info(session.session->info(), &out);
     out.set_epoch(status.epoch.value);
     out.set_state(state_word(status.state));
+    out.set_peer(status.peer);
     fill_source_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
     const MutexLock lock(mutex_);

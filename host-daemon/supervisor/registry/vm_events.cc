@@ -205,11 +205,12 @@ void VmEvents::find_session(const std::string& id) {
     });
 }
 
-void VmEvents::stamp_owner(const std::string& id, Epoch epoch) {
+void VmEvents::stamp_owner(const std::string& id, Epoch epoch, const Ticket& ticket,
+                           std::function<void(Result<void>)> done) {
     if (config_.peer.listen.empty()) {
         return;
     }
-    hypervisor_.write_owner(id, {own_address(), id, epoch});
+    hypervisor_.write_owner(id, {own_address(), id, epoch, ticket}, std::move(done));
 }
 
 void VmEvents::feed_source(const std::string& id, const libvirt::DomainEvent& event) {

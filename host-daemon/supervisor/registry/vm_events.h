@@ -46,8 +46,10 @@ public:
     /// The hypervisor's word about a VM, on a thread of its own; about a local program this
     /// gantryd's, at once.
     void query(const std::string& id, std::function<void(engine::DomainReport)> answer);
-    /// Writes into the VM's XML that this gantryd owns its session.
-    void stamp_owner(const std::string& id, Epoch epoch);
+    /// Writes into the VM's XML that this gantryd owns its session, and with which ticket it goes
+    /// on from here. Without peers nothing is written, and `done` not called.
+    void stamp_owner(const std::string& id, Epoch epoch, const Ticket& ticket,
+                     std::function<void(Result<void>)> done);
     /// If libvirt still has the VM, and it is another gantryd's, its session is asked for.
     void find_session(const std::string& id);
     /// The system lacked what its session needs: `hooks.open` is called again in a moment.

@@ -25,6 +25,7 @@ bool tells_of_arrival(const engine::TargetEvent& event) {
 
 nlohmann::json to_json(const ArrivalNote& note) {
     return {{"source", note.request.source_address},
+            {"ticket", note.request.ticket.reveal()},
             {"handover", note.request.handover_path},
             {"arrives_when_converged", note.request.arrives_when_converged},
             {"migration", {note.migration.low, note.migration.high}},
@@ -272,6 +273,7 @@ void Arrival::resume(const Connect& connect, const std::optional<engine::Durable
     target_event::Restarted event;
     event.migration = migration;
     event.complete = complete;
+    event.ticket = request_.ticket;
     if (owned) {
         event.record = *owned;
         event.active = true;
@@ -302,7 +304,7 @@ void Arrival::connect_link(const Connect& connect) {
 Result<void> Arrival::begin(const Connect& connect) {
     connect_link(connect);
     GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
-    driver()->begin(random_migration(), std::move(capabilities));
+    driver()->begin(random_migration(), std::move(capabilities), request_.ticket);
     return {};
 }
 
@@ -320,7 +322,7 @@ Result<void> Arrival::begin_again() {
         progress_before_ = so_far;
         guest_state = guest_state_;
     }
-    driver()->begin(random_migration(), std::move(capabilities));
+    driver()->begin(random_migration(), std::move(capabilities), request_.ticket);
     if (guest_state) {
         driver()->feed(std::move(*guest_state));
     }

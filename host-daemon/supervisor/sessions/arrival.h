@@ -21,6 +21,7 @@ namespace gantry::supervisor {
 struct ArrivalRequest {
     SessionInfo info;
     std::string source_address;
+    Ticket ticket;              ///< VMs: out of the XML that libvirt's migration brought.
     std::string handover_path;  ///< Local programs: where their descriptors are fetched.
     bool arrives_when_converged = false;
 };

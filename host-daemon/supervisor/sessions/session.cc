@@ -394,6 +394,10 @@ std::string Session::record_path() const {
 }
 
 Result<void> Session::write_record() {
+    const MutexLock recording(recording_);
+    if (is_record_removed_) {
+        return {};
+    }
     nlohmann::json json{
         {"session", to_json(info_)}, {"device", device()}, {"workers", nlohmann::json::array()}};
     for (const auto& worker : workers_.all()) {
@@ -406,6 +410,9 @@ Result<void> Session::write_record() {
         }
         if (!arrival_note_.empty()) {
             json["arrival"] = nlohmann::json::parse(arrival_note_, nullptr, false);
+        }
+        if (ticket_.exists()) {
+            json["ticket"] = ticket_.reveal();
         }
         if (suspended_) {
             json["suspended"] = {{"seed_low", suspended_->seed.low},
@@ -429,7 +436,16 @@ void Session::set_arrival_note(std::string json) {
     arrival_note_ = std::move(json);
 }
 
-void Session::remove_record() { ::unlink(record_path().c_str()); }
+void Session::set_ticket(const Ticket& ticket) {
+    const MutexLock lock(mutex_);
+    ticket_ = ticket;
+}
+
+void Session::remove_record() {
+    const MutexLock recording(recording_);
+    is_record_removed_ = true;
+    ::unlink(record_path().c_str());
+}
 
 void Session::set_device(DeviceNumber device) {
     const MutexLock opening(opening_);

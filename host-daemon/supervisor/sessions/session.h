@@ -139,10 +139,13 @@ public:
     void end(std::optional<wire::WorkerState> how);
     /// Forgets the workers without ending them: gantryd is being restarted.
     void leave();
+    /// Does nothing once it has been removed: what is told late must not bring it back.
     Result<void> write_record();
     /// What the record says besides, while the session is still arriving: see Arrival. Null:
     /// nothing.
     void set_arrival_note(std::string json);
+    /// What the record says of the VM's ticket, for a restart.
+    void set_ticket(const Ticket& ticket);
     void remove_record();
     /// What a record says of a session that was suspended when gantryd ended.
     void set_suspended(const Suspension& into);
@@ -167,6 +170,8 @@ private:
     WorkerSet workers_;
     WorkersSource source_;
     mutable Mutex mutex_;
+    Mutex recording_ GANTRY_ACQUIRED_BEFORE(mutex_);  // one writer of the record at a time
+    bool is_record_removed_ GANTRY_GUARDED_BY(recording_) = false;
     Mutex saving_;
     Mutex opening_ GANTRY_ACQUIRED_BEFORE(mutex_);  // one channel at a time is opened or closed
     std::shared_ptr<SourceRunner> driver_ GANTRY_GUARDED_BY(mutex_);
@@ -178,6 +183,7 @@ private:
     std::atomic<DeviceNumber> device_;
     std::uint32_t channel_count_ GANTRY_GUARDED_BY(mutex_) = 0;
     std::string arrival_note_ GANTRY_GUARDED_BY(mutex_);
+    Ticket ticket_ GANTRY_GUARDED_BY(mutex_);
     std::optional<Suspension> suspended_ GANTRY_GUARDED_BY(mutex_);
     std::shared_ptr<Worker> replacement_
         GANTRY_GUARDED_BY(mutex_);  ///< Takes a part over just now.

@@ -12,6 +12,13 @@ namespace {
 constexpr MigrationId kLongMove{5, 6};
 constexpr std::uint64_t kGib = 1ULL << 30;
 
+/// Who may take the session is not the matter here.
+Settings for_anybody() {
+    Settings settings;
+    settings.is_bound_to_hypervisor = false;
+    return settings;
+}
+
 class LongPause : public testing::Test {
 protected:
     SourceActions step(const SourceEvent& event) { return machine_.step(event, now_); }
@@ -97,7 +104,7 @@ protected:
 
     TimePoint now_{};
     std::uint64_t round_ = 0;
-    SourceMachine machine_{"vm", Epoch{7}, Settings{}};
+    SourceMachine machine_{"vm", Epoch{7}, for_anybody()};
 };
 
 TEST_F(LongPause, IsRefusedWhileTheGuestRunsWithTheFigures) {
@@ -127,7 +134,7 @@ TEST_F(LongPause, WithinTheBoundItIsTaken) {
 }
 
 TEST_F(LongPause, WithoutABoundAnyIsTaken) {
-    Settings settings;
+    Settings settings = for_anybody();
     settings.downtime_max = Duration{};
     machine_ = SourceMachine{"vm", Epoch{7}, settings};
     to_precopy();
@@ -183,7 +190,7 @@ TEST_F(LongPause, OfAnAdmittedGuestCancelsLibvirtsJobAndNoAttemptBeginsMeanwhile
 }
 
 TEST_F(LongPause, WhereLibvirtMayNotBeAskedAnAdmittedGuestKeepsItsSession) {
-    Settings settings;
+    Settings settings = for_anybody();
     settings.may_abort_job = false;
     machine_ = SourceMachine{"vm", Epoch{7}, settings};
     to_precopy();

@@ -10,6 +10,13 @@ namespace {
 
 constexpr MigrationId kId{1, 2};
 
+/// What does not depend on who may take the session: source_ticket_test.cc has that.
+Settings unbound() {
+    Settings settings;
+    settings.is_bound_to_hypervisor = false;
+    return settings;
+}
+
 class Source : public testing::Test {
 protected:
     SourceActions step(const SourceEvent& event) {
@@ -72,7 +79,7 @@ protected:
     MsgGrantRequest request(FreezeToken token) const { return {token, {8}, {}}; }
 
     TimePoint now_{};
-    SourceMachine machine_{"vm", Epoch{7}, Settings{}};
+    SourceMachine machine_{"vm", Epoch{7}, unbound()};
 };
 
 TEST_F(Source, GrantLeavesOnlyAfterItsRecordIsDurable) {
@@ -97,7 +104,7 @@ TEST_F(Source, GrantLeavesOnlyAfterItsRecordIsDurable) {
 TEST_F(Source, NoGrantBeforeFreezeNorForAnotherToken) {
     to_precopy();
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, 1}))));
-    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
     const FreezeToken token = to_frozen();
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({kId, token.count + 1}))));
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(request({{5, 5}, token.count}))));
@@ -106,7 +113,7 @@ TEST_F(Source, NoGrantBeforeFreezeNorForAnotherToken) {
 
 TEST_F(Source, AFinalStateThatCouldNotBeSentIsSentWithAnotherRound) {
     for (const bool has_arrived : {false, true}) {
-        machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+        machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
         const FreezeToken token = to_final_round();
         ASSERT_NE(find<action::SendComplete>(step(source_event::RoundSent{2, {}})), nullptr);
         if (has_arrived) {
@@ -413,7 +420,7 @@ TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedAfterARestart) {
     source_event::Restarted restarted;
     restarted.record = find<action::PersistGrant>(receive(MsgGrantReturned{{8}}))->record;
     restarted.frozen = token;
-    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
     step(restarted);
     source_event::Domain domain;
     domain.report = {DomainState::kAbsent, JobState::kNone};
@@ -432,7 +439,7 @@ TEST_F(Source, ARequestFromBeforeAGrantCameBackIsNotGrantedWhereTheStateIsGone) 
     source_event::Restarted restarted;
     restarted.record = find<action::PersistGrant>(receive(MsgGrantReturned{{8}}))->record;
     restarted.workers_alive = false;
-    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
     step(restarted);
     EXPECT_TRUE(sends<MsgGrantRefused>(receive(MsgGrantRequest{token, {}, {}})));
     const source_event::Domain gone{{DomainState::kAbsent, JobState::kNone}};
@@ -536,7 +543,7 @@ TEST_F(Source, AWorkerThatDiesFrozenLeavesTheGrantToTheTarget) {
 
 TEST_F(Source, AWorkerThatDiedFrozenIsForgottenWhenTheGuestIsBack) {
     for (const bool is_told : {true, false}) {  // by the event, or when libvirt is asked
-        machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+        machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
         const FreezeToken token = to_frozen();
         EXPECT_NE(find<action::QueryDomain>(step(source_event::WorkerLost{})), nullptr);
         SourceEvent runs = source_event::GuestResumed{};

@@ -28,7 +28,8 @@ TEST(Config, EmptyTextGivesDefaults) {
 TEST(Config, ReadsEveryKindOfValue) {
     const auto config = parse_config(
         "[guest]\nallow_uids = [1000, 1001]\nregion_mib = 128\n[worker]\nseccomp = false\n"
-        "driver = '/x/libcuda.so.1'\n[migration]\ncompression = 'on'\n",
+        "driver = '/x/libcuda.so.1'\n[migration]\ncompression = 'on'\n"
+        "[peer]\nallow = ['hosta', '10.77.0.2']\n",
         "x");
     ASSERT_TRUE(config.ok()) << config.error().text;
     EXPECT_EQ(config->guest.allow_uids, (std::vector<std::int64_t>{1000, 1001}));
@@ -36,6 +37,7 @@ TEST(Config, ReadsEveryKindOfValue) {
     EXPECT_FALSE(config->worker.seccomp);
     EXPECT_EQ(config->worker.driver, "/x/libcuda.so.1");
     EXPECT_EQ(config->migration.compression, "on");
+    EXPECT_EQ(config->peer.allow, (std::vector<std::string>{"hosta", "10.77.0.2"}));
 }
 
 TEST(Config, UnknownKeyNamesFileLineKeyAndNeighbours) {
@@ -58,6 +60,11 @@ TEST(Config, WrongTypeAndRangeAreRefused) {
               std::string::npos);
     EXPECT_NE(error_of("[guest]\nallow_uids = [1, 'root']\n").find("allow_uids"),
               std::string::npos);
+    for (const char* wrong : {"'hosta'", "['hosta', 2]", "['']"}) {  // Nobody by mistake.
+        EXPECT_NE(error_of(std::string("[peer]\nallow = ") + wrong + "\n").find("peer.allow"),
+                  std::string::npos)
+            << wrong;
+    }
 }
 
 TEST(Config, AddressesHaveAHostAndAPort) {
@@ -148,6 +155,7 @@ TEST(Config, SyntaxErrorHasALine) {
 TEST(Config, WhatIsPrintedReadsBackTheSame) {
     Config config;
     config.guest.allow_uids = {7};
+    config.peer.allow = {"a", "b \"c\""};
     config.daemon.host_name = "a \"quoted\" name";
     const std::string text = print_config(config);
     const auto again = parse_config(text, "printed");

@@ -37,6 +37,7 @@ engine::DurableRecord granted(std::uint64_t epoch) {
     record.granted = true;
     record.granted_migration = {0x1122334455667788, 0x99AABBCCDDEEFF00};
     record.granted_token = {record.granted_migration, 3};
+    record.granted_peer = "10.77.0.2/host b";
     return record;
 }
 

@@ -24,7 +24,14 @@ public:
     }
     void abort_job(const std::string&) override {}
     void destroy(const std::string&) override {}
-    void write_owner(const std::string&, const libvirt::Owner&) override {}
+    void write_owner(const std::string&, const libvirt::Owner& owner,
+                     std::function<void(Result<void>)> done) override {
+        {
+            const std::lock_guard lock(mutex_);
+            ticket_ = owner.ticket;
+        }
+        done({});
+    }
 
     void is_now(engine::DomainState state, engine::JobState job) {
         const std::lock_guard lock(mutex_);
@@ -36,6 +43,11 @@ public:
         event.kind = kind;
         handler_(event);
     }
+    /// As libvirt's migration would carry it now; none before the session has stamped the VM.
+    Ticket ticket() {
+        const std::lock_guard lock(mutex_);
+        return ticket_;
+    }
 
 private:
     engine::DomainReport report() {
@@ -46,6 +58,7 @@ private:
     EventHandler handler_;
     std::mutex mutex_;
     engine::DomainReport report_{engine::DomainState::kRunning, engine::JobState::kNone};
+    Ticket ticket_;
 };
 
 }  // namespace gantry::supervisor

@@ -128,6 +128,7 @@ protected:
         return session.ok() && (*session)->driver()->status().migration.has_value();
     }
     void begin_move() {
+        ASSERT_TRUE(comes_to([&] { return vm_.ticket().exists(); }, seconds{20}));
         vm_.is_now(engine::DomainState::kRunning, engine::JobState::kOutgoing);
         engine::TargetCapabilities target;
         target.host = "hostb";
@@ -136,9 +137,10 @@ protected:
         target.memory_total_bytes = target.memory_free_bytes = 1ULL << 40;
         target.driver_version = target.ptx_isa_version_max = 99999;
         target.snapshot_version_max = 99999;
-        registry_.receive(kVm,
-                          {{1, 2}, engine::MsgPrepare{engine::kEngineProtocolVersion, kVm, target}},
-                          std::make_shared<MutePeer>());
+        registry_.receive(
+            kVm,
+            {{1, 2}, engine::MsgPrepare{engine::kEngineProtocolVersion, kVm, target, vm_.ticket()}},
+            "hostb", std::make_shared<MutePeer>());
         ASSERT_TRUE(comes_to([&] { return is_moving(); }, seconds{20}));
     }
 
@@ -294,7 +296,7 @@ TEST_F(RegistryOfAVm, KeepsItsSessionWhereAMoveFailsOrLibvirtKnowsNothing) {
     begin_move();
     vm_.is_now(engine::DomainState::kRunning, engine::JobState::kNone);
     registry_.receive(kVm, {{1, 2}, engine::MsgAbort{"test", "the target does not want it"}},
-                      std::make_shared<MutePeer>());
+                      "hostb", std::make_shared<MutePeer>());
     EXPECT_TRUE(comes_to([&] { return !is_moving(); }, kEndedWithin));
     vm_.is_now(engine::DomainState::kUnknown, engine::JobState::kUnknown);
     vm_.tell("", libvirt::EventKind::kStateReadEnd);

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <future>
 #include <string>
+#include <thread>
 
 namespace gantry::supervisor {
 namespace {
@@ -43,13 +45,15 @@ TEST_F(SourceDriverTest, AMoveThatEndsIsToldOfUntilItIsKnownHow) {
     hooks.given_up = [&] { told.set_value(told_by->status()); };
     engine::Settings settings;
     settings.job_absent_grace = engine::Duration{0};
+    settings.is_bound_to_hypervisor = false;
     SourceRunner driver("session", Epoch{1}, settings, "none", 0, store_, source_,
                         std::move(hooks));
     told_by = &driver;
     const engine::MigrationId move{1, 2};
     const auto link = std::make_shared<NoLink>();
-    driver.receive({move, engine::MsgPrepare{engine::kEngineProtocolVersion, "session", {}}}, link);
-    driver.receive({move, engine::MsgAbort{"test", "the target does not want it"}}, link);
+    driver.receive({move, engine::MsgPrepare{engine::kEngineProtocolVersion, "session", {}}},
+                   "hostb", link);
+    driver.receive({move, engine::MsgAbort{"test", "the target does not want it"}}, "hostb", link);
     const engine::DomainReport no_other_attempt{engine::DomainState::kRunning,
                                                 engine::JobState::kNone};
     driver.feed(engine::source_event::Domain{no_other_attempt});
@@ -62,6 +66,68 @@ TEST_F(SourceDriverTest, AMoveThatEndsIsToldOfUntilItIsKnownHow) {
     for (const auto until = std::chrono::steady_clock::now() + kSoon; driver.status().ends;) {
         ASSERT_LT(std::chrono::steady_clock::now(), until);
     }
+    driver.stop();
+}
+
+/// Counts the answers that go by it.
+class CountingLink final : public transport::MessageLink {
+public:
+    void send(const engine::Message& message) override {
+        refusals += std::holds_alternative<engine::MsgRefused>(message.body) ? 1 : 0;
+        ++answers;
+    }
+    std::atomic<int> answers{0};
+    std::atomic<int> refusals{0};
+};
+
+TEST_F(SourceDriverTest, WhoeverElseAsksNeitherGetsNorTakesTheAnswersOfTheMigrationUnderWay) {
+    const Ticket ticket = random_ticket();
+    SourceHooks hooks;
+    hooks.alert = [](engine::AlertKind, const Error&) {};
+    hooks.progress = [](const engine::Progress&) {};
+    hooks.query_domain = hooks.abort_job = hooks.released = hooks.given_up = [] {};
+    hooks.finished = [](engine::Outcome, const Error&) {};
+    hooks.renew_ticket = [](Epoch) {};
+    engine::Settings settings;
+    settings.heartbeat = engine::Duration{20'000};  // By which its link is seen to be used.
+    SourceRunner driver("session", Epoch{1}, settings, "none", 0, store_, source_,
+                        std::move(hooks));
+    driver.feed(engine::source_event::TicketStands{ticket});
+    const auto prepare = [&](engine::MigrationId id, const char* peer, const Ticket& brought,
+                             const std::shared_ptr<CountingLink>& link) {
+        engine::MsgPrepare asks{engine::kEngineProtocolVersion, "session", {}, brought};
+        asks.capabilities.gpu_name = "any";
+        asks.capabilities.cc = {9, 0};
+        driver.receive({id, asks}, peer, link);
+    };
+    const auto until = [](const auto& is_so) {
+        for (const auto end = std::chrono::steady_clock::now() + kSoon; !is_so();) {
+            if (std::chrono::steady_clock::now() > end) {
+                return false;
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds{1});
+        }
+        return true;
+    };
+    const auto ours = std::make_shared<CountingLink>();
+    prepare({1, 2}, "hostb", ticket, ours);
+    driver.feed(
+        engine::source_event::Domain{{engine::DomainState::kRunning, engine::JobState::kOutgoing}});
+    ASSERT_TRUE(until([&] { return driver.status().migration.has_value(); }));
+    EXPECT_EQ(driver.status().peer, "hostb");
+    EXPECT_NE(driver.bulk({1, 2}, "hostb"), nullptr);
+    EXPECT_EQ(driver.bulk({1, 2}, "hostc"), nullptr) << "the blocks are another's";
+    const auto thief = std::make_shared<CountingLink>();
+    for (std::uint64_t i = 0; i < 40; ++i) {
+        prepare({9, i}, "hostc", i % 2 == 0 ? ticket : random_ticket(), thief);
+        prepare({1, 2}, "hostc", ticket, thief);  // By the name that nobody told it.
+    }
+    ASSERT_TRUE(until([&] { return thief->refusals == 40; }));
+    const int before = ours->answers;
+    EXPECT_TRUE(until([&] { return ours->answers > before + 2; })) << "its link is gone";
+    EXPECT_EQ(thief->answers, thief->refusals);
+    EXPECT_EQ(ours->refusals, 0);
+    EXPECT_EQ(driver.status().migration, (engine::MigrationId{1, 2}));
     driver.stop();
 }
 

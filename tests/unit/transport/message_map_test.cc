@@ -83,6 +83,24 @@ TEST(MessageMap, NeedsAndCapabilitiesKeepTheirFields) {
     EXPECT_EQ(target_back.attributes.size(), 2U);
 }
 
+TEST(MessageMap, TicketsCrossWholeAndWhatIsNoneIsNone) {
+    const Ticket ticket = *Ticket::parse("000102030405060708090a0b0c0d0e0f");
+    const auto back = [&](const engine::MessageBody& body) { return from_proto(wire(body))->body; };
+    engine::MsgPrepare prepare;
+    prepare.ticket = ticket;
+    EXPECT_TRUE(std::get<engine::MsgPrepare>(back(prepare)).ticket.is_same(ticket));
+    engine::MsgFreezeRequest freeze{engine::ArrivalEvidence::kGuestCalled, ticket};
+    EXPECT_TRUE(std::get<engine::MsgFreezeRequest>(back(freeze)).ticket.is_same(ticket));
+    engine::MsgGrantRequest grant{kToken, Epoch{8}, engine::ArrivalEvidence::kGuestCalled, ticket};
+    EXPECT_TRUE(std::get<engine::MsgGrantRequest>(back(grant)).ticket.is_same(ticket));
+    control::EngineMessage strange = wire(prepare);
+    for (const char* text :
+         {"", "00", "x00102030405060708090a0b0c0d0e0f", "000102030405060708090a0b0c0d0e0f00"}) {
+        strange.mutable_prepare()->set_ticket(text);
+        EXPECT_FALSE(std::get<engine::MsgPrepare>(from_proto(strange)->body).ticket.exists());
+    }
+}
+
 TEST(MessageMap, UnknownBodyAndEvidenceAreRefused) {
     control::EngineMessage empty;
     EXPECT_EQ(from_proto(empty).error().reason, "stream.message");

@@ -21,6 +21,7 @@
 #include "migration/transport/message_map.h"
 #include "migration/transport/peer_client.h"
 #include "migration/transport/peer_server.h"
+#include "migration/transport/status_map.h"
 #include "proto/control/gantryd.grpc.pb.h"
 
 namespace gantry::transport {
@@ -48,6 +49,7 @@ public:
 
 private:
     Certificates() {
+        require_tls13();  // Before the first channel.
         std::string pattern = testing::TempDir() + "tlsXXXXXX";
         folder_ = ::mkdtemp(pattern.data());
         const std::string script = "cd " + folder_ + R"( && exec 2>/dev/null
@@ -75,33 +77,45 @@ public:
     Result<engine::SessionNeeds> needs(const std::string& session_id) override {
         return Error{Code::kNotFound, "session.unknown", "no session " + session_id};
     }
-    void receive(const std::string& session_id, engine::Message message,
+    void receive(const std::string& session_id, engine::Message message, const std::string& from,
                  std::shared_ptr<MessageLink> link) override {
         {
             const std::lock_guard lock(mutex);
             session = session_id;
+            peer = from;
             heard_abort |= std::holds_alternative<engine::MsgAbort>(message.body);
             changed.notify_all();
         }
         link->send({message.migration, engine::MsgGrant{{}, Epoch{5}}});
     }
-    std::shared_ptr<BulkQueue> bulk(const std::string&, engine::MigrationId) override {
+    std::shared_ptr<BulkQueue> bulk(const std::string&, engine::MigrationId,
+                                    const std::string& from) override {
+        const std::lock_guard lock(mutex);
+        bulk_peer = from;
         return queue;
+    }
+    void turned_away(const std::string& name, const std::string&) override {
+        const std::lock_guard lock(mutex);
+        turned_away_peer = name;
     }
     std::string last_session() {
         const std::lock_guard lock(mutex);
         return session;
     }
-    std::mutex mutex;  // Guards the next three: gRPC's threads write them.
+    std::mutex mutex;  // Guards what follows, but `queue`: gRPC's threads write it.
     std::condition_variable changed;
     std::string session;
+    std::string peer;
+    std::string bulk_peer;
+    std::string turned_away_peer;
     bool heard_abort = false;
     std::shared_ptr<BulkQueue> queue = std::make_shared<BulkQueue>([](std::uint64_t) {});
 };
 
 struct Server {
-    explicit Server(const TlsMaterial& tls) {
-        auto started = PeerServer::start("127.0.0.1:0", tls, {"hosta", "test"}, backend);
+    explicit Server(const TlsMaterial& tls, std::vector<std::string> allow = {}) {
+        auto started =
+            PeerServer::start("127.0.0.1:0", tls, {"hosta", "test"}, backend, std::move(allow));
         EXPECT_TRUE(started.ok()) << started.error().text;
         server = std::move(*started);
     }
@@ -109,6 +123,14 @@ struct Server {
     FakeBackend backend;
     std::unique_ptr<PeerServer> server;
 };
+
+std::shared_ptr<grpc::Channel> channel_to(const Server& server, const TlsMaterial& tls) {
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = tls.authority_pem;
+    options.pem_cert_chain = tls.certificate_pem;
+    options.pem_private_key = tls.key_pem;
+    return grpc::CreateChannel(server.address(), grpc::SslCredentials(options));
+}
 
 TEST(PeerTls, RightCertificatesAreLetIn) {
     auto& certificates = Certificates::instance();
@@ -118,6 +140,89 @@ TEST(PeerTls, RightCertificatesAreLetIn) {
     ASSERT_TRUE(capabilities.ok()) << capabilities.error().text;
     EXPECT_EQ(capabilities->gpu_name, "fake");
     EXPECT_EQ(client.needs("s").error().reason, "session.unknown");
+}
+
+TEST(PeerTls, OnlyAllowedNamesMayCallAtAll) {
+    auto& certificates = Certificates::instance();
+    const TlsMaterial b = certificates.material("ours", "b");  // CN=b, IP:127.0.0.1
+    for (const std::vector<std::string>& allow :
+         {std::vector<std::string>{"b"}, {"hostz", "127.0.0.1"}}) {
+        const Server server(certificates.material("ours", "a"), allow);
+        PeerClient client(server.address(), b, {"hostb", "test"});
+        EXPECT_TRUE(client.hello().ok()) << allow.back();
+    }
+    Server server(certificates.material("ours", "a"), {"hosta", "127.0.0.10", "B"});
+    const auto stub = control::Peer::NewStub(channel_to(server, b));
+    const auto is_refused = [](const grpc::Status& status) {
+        EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+        EXPECT_EQ(from_status(status).reason, "peer.not_allowed");
+        EXPECT_NE(status.error_message().find("127.0.0.1/b"), std::string::npos)
+            << status.error_message();
+    };
+    grpc::ClientContext hello;
+    control::HelloReply hello_reply;
+    control::HelloRequest request;
+    request.set_protocol_version(kPeerProtocolVersion);
+    is_refused(stub->Hello(&hello, request, &hello_reply));
+    grpc::ClientContext capabilities;
+    control::CapabilitiesReply capabilities_reply;
+    is_refused(stub->Capabilities(&capabilities, {}, &capabilities_reply));
+    grpc::ClientContext needs;
+    control::NeedsReply needs_reply;
+    is_refused(stub->Needs(&needs, {}, &needs_reply));
+    grpc::ClientContext move;
+    const auto messages = stub->Move(&move);
+    messages->Write(to_proto(engine::Message{{1, 2}, engine::MsgAlive{}}));
+    control::EngineMessage in;
+    EXPECT_FALSE(messages->Read(&in));
+    is_refused(messages->Finish());
+    grpc::ClientContext bulk;
+    const auto blocks = stub->Bulk(&bulk);
+    control::BulkDown batch;
+    EXPECT_FALSE(blocks->Read(&batch));
+    is_refused(blocks->Finish());
+    const std::lock_guard lock(server.backend.mutex);
+    EXPECT_EQ(server.backend.peer, "") << "nothing of it was taken";
+    EXPECT_EQ(server.backend.turned_away_peer, "127.0.0.1/b");
+}
+
+TEST(PeerTls, NamesAreOneLineAndTellCertificatesApart) {
+    EXPECT_EQ(peer_name({{"hostb", "10.77.0.2"}, "hostb"}), "hostb/10.77.0.2");
+    EXPECT_EQ(peer_name({{}, "a\nb"}), "a?b");
+    EXPECT_EQ(peer_name({{}, ""}), "?");
+    EXPECT_EQ(peer_name({{}, std::string(1000, 'x')}).size(), 256U);
+    EXPECT_FALSE(is_allowed({{}, ""}, {""})) << "no name is no name";
+}
+
+TEST(PeerTls, AnythingOlderThanTls13IsRefused) {
+    auto& certificates = Certificates::instance();
+    const Server server(certificates.material("ours", "a"));
+    const auto handshake = [&](const std::string& version) {
+        const std::string folder = certificates.folder();
+        const std::string command = "echo | timeout 20 openssl s_client -connect " +
+                                    server.address() + " -alpn h2 " + version + " -CAfile " +
+                                    folder + "/ours.pem -cert " + folder + "/b.pem -key " + folder +
+                                    "/b.key >/dev/null 2>&1";
+        return std::system(command.c_str());  // NOLINT: fixed text, own folder
+    };
+    EXPECT_EQ(handshake("-tls1_3"), 0);
+    EXPECT_NE(handshake("-tls1_2"), 0);
+}
+
+TEST(PeerStreams, AMessageWithoutEndIsNotTaken) {
+    auto& certificates = Certificates::instance();
+    Server server(certificates.material("ours", "a"));
+    const auto stub =
+        control::Peer::NewStub(channel_to(server, certificates.material("ours", "b")));
+    grpc::ClientContext context;
+    const auto stream = stub->Move(&context);
+    stream->Write(
+        to_proto(engine::Message{{1, 2}, engine::MsgRoundLost{1, std::string(4 << 20, 'x')}}));
+    control::EngineMessage in;
+    EXPECT_FALSE(stream->Read(&in));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    const std::lock_guard lock(server.backend.mutex);
+    EXPECT_EQ(server.backend.peer, "");
 }
 
 /// A host with the certificate `client` asks one with `server`, and is told what is wrong.
@@ -324,12 +429,15 @@ public:
     Result<engine::SessionNeeds> needs(const std::string&) override {
         return engine::SessionNeeds{};
     }
-    void receive(const std::string&, engine::Message, std::shared_ptr<MessageLink> from) override {
+    void receive(const std::string&, engine::Message, const std::string&,
+                 std::shared_ptr<MessageLink> from) override {
         link.set_value(std::move(from));
     }
-    std::shared_ptr<BulkQueue> bulk(const std::string&, engine::MigrationId) override {
+    std::shared_ptr<BulkQueue> bulk(const std::string&, engine::MigrationId,
+                                    const std::string&) override {
         return nullptr;
     }
+    void turned_away(const std::string&, const std::string&) override {}
     std::promise<std::shared_ptr<MessageLink>> link;
 };
 
