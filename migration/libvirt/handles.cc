@@ -38,7 +38,7 @@ Result<DomainState> domain_state(virDomain* domain, StopCause* cause) {
     int state = 0;
     int reason = 0;
     if (virDomainGetState(domain, &state, &reason, 0) < 0) {
-        Error error = last_error("cannot read the state of domain " + domain_name(domain));
+        Error error = last_error("cannot read the state of the domain");
         if (error.code == Code::kNotFound) {
             return DomainState::kAbsent;
         }
@@ -101,7 +101,7 @@ Result<JobStats> job_stats(virDomain* domain) {
     virTypedParameterPtr parameters = nullptr;
     int count = 0;
     if (virDomainGetJobStats(domain, &type, &parameters, &count, 0) < 0) {
-        Error error = last_error("cannot read the job of domain " + domain_name(domain));
+        Error error = last_error("cannot read the job of the domain");
         // A domain that is not running (any more) has no job.
         if (error.code == Code::kFailedPrecondition || error.code == Code::kNotFound) {
             JobStats none;

@@ -77,6 +77,10 @@ Result<DomainReport> Host::report(const std::string& uuid) {
         return report;
     }
     GANTRY_ASSIGN(report.state, domain_state(domain->get(), &report.cause));
+    if (report.state == DomainState::kAbsent) {  // Defined, and shut off: it can have no job.
+        report.job.kind = JobKind::kNone;
+        return report;
+    }
     GANTRY_ASSIGN(report.job, job_stats(domain->get()));
     return report;
 }

@@ -125,6 +125,25 @@ TEST_F(ListenerTest, OwnerIsStamped) {
     EXPECT_EQ(info->owner->epoch, Epoch{3});
 }
 
+/// What a VM that is kept defined leaves behind when it has been migrated away or has ended.
+TEST_F(ListenerTest, ADomainThatIsShutOffIsAnAnswer) {
+    Host host(kTestUri);
+    const std::string uuid = domain_uuid(domain_.get());
+    ASSERT_EQ(virDomainDestroy(domain_.get()), 0);
+    const auto report = host.report(uuid);
+    ASSERT_EQ(virDomainCreate(domain_.get()), 0) << "for the other tests";
+    ASSERT_TRUE(report.ok()) << report.error().text;
+    EXPECT_EQ(report->state, DomainState::kAbsent);
+    EXPECT_EQ(report->job.kind, JobKind::kNone);
+    EXPECT_EQ(report->cause, StopCause::kOther);
+}
+
+TEST_F(ListenerTest, WhyAJobCannotBeReadIsTold) {
+    const auto stats = job_stats(domain_.get());  // Which this driver cannot tell.
+    ASSERT_FALSE(stats.ok());
+    EXPECT_EQ(stats.error().text.find("gives no reason"), std::string::npos) << stats.error().text;
+}
+
 TEST_F(ListenerTest, AbsentDomainIsAnAnswer) {
     Host host(kTestUri);
     const std::string nobody = "00000000-0000-4000-8000-00000000dead";
