@@ -122,7 +122,7 @@ private:
                     const std::string& peer);
     [[nodiscard]] bool is_stranger(const MigrationId& id, const std::string& peer) const;
     void on_unknown(const Message& message);
-    [[nodiscard]] bool waits_rightly(const MessageBody& body) const;
+    [[nodiscard]] bool waits_rightly(const Message& message) const;
     [[nodiscard]] bool is_settling() const;
     void on_peer_message(const Message& message);
     void on_withdrawal(const MigrationId& id);

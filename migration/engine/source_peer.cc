@@ -63,19 +63,22 @@ void SourceMachine::Impl::on_unknown(const Message& message) {
                                     [&](const Ended& e) { return e.id == message.migration; });
     if (ended != ended_.end()) {
         send_to(message.migration, MsgAbort{ended->why.reason, ended->why.text});
-    } else if (!waits_rightly(message.body)) {
+    } else if (!waits_rightly(message)) {
         send_to(message.migration, MsgAbort{std::string(kUnknownMigration),
                                             "The source knows no such migration (any more)."});
     }
 }
 
 /// An answer would end what will yet be granted, or taken up: the target repeats what it wants.
-bool SourceMachine::Impl::waits_rightly(const MessageBody& body) const {
-    const bool is_alive = std::holds_alternative<MsgAlive>(body);
+bool SourceMachine::Impl::waits_rightly(const Message& message) const {
+    const bool is_alive = std::holds_alternative<MsgAlive>(message.body);
     if (state_ == SourceState::kLost) {  // It may be all that is left: see on_grant_request().
-        return is_alive || std::holds_alternative<MsgVerified>(body);
+        return is_alive || std::holds_alternative<MsgVerified>(message.body);
     }
-    return is_alive && (is_settling() || state_ == SourceState::kTakingBack);
+    // It has asked, and libvirt's word is awaited, however long that takes.
+    const bool is_considered = applicant_ && applicant_->id == message.migration;
+    return is_alive &&
+           (is_considered || is_renewing_ || is_settling() || state_ == SourceState::kTakingBack);
 }
 
 /// A new attempt is taken up in a moment.

@@ -284,19 +284,22 @@ void TargetMachine::Impl::on_abort(const MsgAbort& abort) {
 /// The source has ended this migration for good, and will not grant it any more.
 void TargetMachine::Impl::over(std::string reason, std::string text) {
     // With the guest here a new attempt is worth it, unless the source gave a reason that will
-    // stay.
-    const auto stays = {grant_refusal::kGuestNotGone,
-                        grant_refusal::kOtherMigration,
-                        grant_refusal::kEpoch,
-                        peer_refusal::kTicket,
-                        peer_refusal::kOtherTarget,
-                        peer_refusal::kNoJob,
-                        std::string_view("migration.aborted_by_operator"),
-                        std::string_view("migration.verify_failed")};
+    // stay. Who may not have the session is told so as one whose Prepare is refused: nobody asks
+    // for it again.
+    const auto is_one_of = [&](std::initializer_list<std::string_view> reasons) {
+        return std::find(reasons.begin(), reasons.end(), reason) != reasons.end();
+    };
+    const bool is_refused =
+        is_one_of({peer_refusal::kTicket, peer_refusal::kOtherTarget, peer_refusal::kNoJob});
+    const bool stays = is_one_of({grant_refusal::kGuestNotGone, grant_refusal::kOtherMigration,
+                                  grant_refusal::kEpoch, "migration.aborted_by_operator",
+                                  "migration.verify_failed"});
     const bool coming = arrival_ || guest_starting_;
-    const bool again = coming && std::find(stays.begin(), stays.end(), reason) == stays.end();
     const Error why{Code::kAborted, std::move(reason), std::move(text)};
-    discard(again ? Outcome::kRetry : Outcome::kRolledBack, why);
+    discard(is_refused         ? Outcome::kRefused
+            : coming && !stays ? Outcome::kRetry
+                               : Outcome::kRolledBack,
+            why);
 }
 
 void TargetMachine::Impl::withdraw() {

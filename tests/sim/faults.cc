@@ -37,11 +37,26 @@ void World::plan_faults() {
     if (random.chance(0.03)) {
         at(delay(0, 45'000'000), [this] { power_off(0); });
     }
+    plan_silence();
     at(heal_at, [this] {
         trace("faults end");
+        hosts[0].libvirt_silent_until = hosts[1].libvirt_silent_until = {};
         partitioned = false;
         loss = duplication = slow = crash_per_step = taker_crash = 0.0;
     });
+}
+
+/// libvirt answers nothing that it is asked about a domain; its events go on.
+void World::plan_silence() {
+    for (std::int64_t i = silence.between(-4, 2); i > 0; --i) {
+        const int host = static_cast<int>(silence.between(0, 1));
+        const Duration length{silence.between(5'000'000, 30'000'000)};
+        at(Duration{silence.between(0, 40'000'000)}, [this, host, length] {
+            trace("host %d: libvirt falls silent", host);
+            hosts[host].libvirt_silent_until = now + length;
+            ++verdict.silence_count;
+        });
+    }
 }
 
 void World::crash_daemon(int index) {
@@ -63,6 +78,7 @@ void World::crash_daemon(int index) {
     }
     host.guest_starting = false;
     host.arrival.reset();
+    host.refused_by_name = 0;  // Nobody remembers: it asks again, once.
     if (job.active && job.hook_waiting && job.to == index) {
         hook_ended(index, false);
     }

@@ -38,7 +38,8 @@ void World::guest_event_target(int index, const engine::TargetEvent& event) {
 }
 
 engine::DomainReport World::domain_report(int index) const {
-    if (now < heal_at && (now.count() / 1000) % 29 == 0) {
+    const bool is_silent = now < hosts[index].libvirt_silent_until;
+    if (is_silent || (now < heal_at && (now.count() / 1000) % 29 == 0)) {
         return {engine::DomainState::kUnknown, engine::JobState::kUnknown};
     }
     engine::DomainReport report;
@@ -109,6 +110,7 @@ void World::virsh_migrate() {
               [this, from] { source_step(from, source_event::OperatorForce{}); });
     }
     Host& target = hosts[job.to];
+    target.refused_by_name = 0;
     if (target.source && target.source->state() == engine::SourceState::kReleased) {
         target.source.reset();
     }
@@ -116,6 +118,9 @@ void World::virsh_migrate() {
                       (target.target && target.target->state() != engine::TargetState::kDone &&
                        target.target->state() != engine::TargetState::kDiscarded);
     if (!target.daemon_up || busy) {
+        // Its own session is still here: the guest stays where it is until it has followed.
+        const bool is_behind = target.worker && target.worker->serves_role && target.source;
+        verdict.behind_count += is_behind ? 1U : 0U;
         hook_ended(job.to, false);
         return;
     }

@@ -61,6 +61,8 @@ int main(int argc, char** argv) {
         sum.returned_count += verdict.returned_count;
         sum.pause_refused_count += verdict.pause_refused_count;
         sum.theft_count += verdict.theft_count;
+        sum.silence_count += verdict.silence_count;
+        sum.behind_count += verdict.behind_count;
         if (!verdict.ok) {
             ++failed;
             std::printf("seed %llu: %s\n  replay: gantry-sim --start %llu --seeds 1 --trace\n",
@@ -76,7 +78,7 @@ int main(int argc, char** argv) {
     std::printf(
         "%llu seeds, %llu failed, %.1f s: %llu events, %llu moves, %llu rollbacks, "
         "%llu crashes of gantryd, %llu split brains, %llu grants returned, %llu pauses refused, "
-        "%llu thefts tried\n",
+        "%llu thefts tried, %llu silences of libvirt, %llu guests before their session\n",
         static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failed), seconds,
         static_cast<unsigned long long>(sum.event_count),
         static_cast<unsigned long long>(sum.moved_count),
@@ -85,6 +87,8 @@ int main(int argc, char** argv) {
         static_cast<unsigned long long>(sum.split_brain_count),
         static_cast<unsigned long long>(sum.returned_count),
         static_cast<unsigned long long>(sum.pause_refused_count),
-        static_cast<unsigned long long>(sum.theft_count));
+        static_cast<unsigned long long>(sum.theft_count),
+        static_cast<unsigned long long>(sum.silence_count),
+        static_cast<unsigned long long>(sum.behind_count));
     return failed == 0 ? 0 : 1;
 }

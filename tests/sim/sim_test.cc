@@ -24,6 +24,8 @@ TEST_P(Seeds, OneOwnerNothingLostNobodyWaitsEverySeedEnds) {
         sum.returned_count += verdict.returned_count;
         sum.pause_refused_count += verdict.pause_refused_count;
         sum.theft_count += verdict.theft_count;
+        sum.silence_count += verdict.silence_count;
+        sum.behind_count += verdict.behind_count;
     }
     // A simulator in which nothing happens proves nothing.
     EXPECT_GT(sum.moved_count, kSlice / 2);
@@ -33,6 +35,8 @@ TEST_P(Seeds, OneOwnerNothingLostNobodyWaitsEverySeedEnds) {
     EXPECT_GT(sum.returned_count, kSlice / 50);
     EXPECT_GT(sum.pause_refused_count, kSlice / 50);
     EXPECT_GT(sum.theft_count, kSlice * 5);
+    EXPECT_GT(sum.silence_count, kSlice / 10);
+    EXPECT_GT(sum.behind_count, kSlice / 100);
 }
 INSTANTIATE_TEST_SUITE_P(TenThousand, Seeds, testing::Range<std::uint64_t>(0, 4));
 

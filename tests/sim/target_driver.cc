@@ -168,7 +168,7 @@ struct TargetCarrier {
         host.percent[1] = report.progress.percent;
     }
     void operator()(const action::Finished& finished) const {
-        world.target_finished(index, finished.outcome);
+        world.target_finished(index, finished.outcome, finished.error);
     }
 
     void reserve_worker(bool will_fail) const;
@@ -336,8 +336,28 @@ void World::target_step(int index, const engine::TargetEvent& event) {
     }
 }
 
-void World::target_finished(int index, engine::Outcome outcome) {
-    trace("host %d target finished: %s", index, to_string(outcome));
+/// Whoever is refused for good is told so and asks no more; whoever may have it asks once, and
+/// waits.
+void World::check_asking(int index, engine::Outcome outcome, const Error& why) {
+    constexpr int kUnknownMax =
+        6;  // Prepares are lost, and a job that is being cancelled takes 10 s
+    constexpr int kRefusedMax = 2;  // the second when libvirt had not told where the guest is
+    Host& host = hosts[index];
+    const bool is_unknown =
+        outcome == engine::Outcome::kRetry && why.reason == engine::kUnknownMigration;
+    host.unknown_in_a_row = is_unknown ? host.unknown_in_a_row + 1 : 0;
+    const bool is_refused = why.reason == engine::peer_refusal::kTicket ||
+                            why.reason == engine::peer_refusal::kOtherTarget ||
+                            why.reason == engine::peer_refusal::kNoJob;
+    host.refused_by_name += is_refused ? 1 : 0;
+    if (host.unknown_in_a_row > kUnknownMax || host.refused_by_name > kRefusedMax) {
+        violate("the target asks without end: " + why.reason);
+    }
+}
+
+void World::target_finished(int index, engine::Outcome outcome, const Error& why) {
+    trace("host %d target finished: %s %s", index, to_string(outcome), why.reason.c_str());
+    check_asking(index, outcome, why);
     const bool has_memory = !(job.active && job.to == index && job.postcopy_open);
     if (outcome == engine::Outcome::kMoved) {
         hosts[index].guest_came = false;

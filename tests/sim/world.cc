@@ -39,7 +39,8 @@ World::World(const Options& given)
       confusion(given.seed * 2),
       applying(~given.seed),
       bounds(~given.seed * 3),
-      theft(given.seed * 2 + 1 + (1ULL << 63)) {
+      theft(given.seed * 2 + 1 + (1ULL << 63)),
+      silence(~given.seed * 5) {
     settings.downtime_target = Duration{300'000};
     settings.hook_wait_max = Duration{5'000'000};
     settings.reservation_ttl = Duration{10'000'000};

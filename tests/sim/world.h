@@ -73,6 +73,8 @@ struct Verdict {
     std::uint64_t returned_count = 0;       ///< Grants that came back unused.
     std::uint64_t pause_refused_count = 0;  ///< Moves whose pause would have been too long.
     std::uint64_t theft_count = 0;          ///< Times that a third host asked for the session.
+    std::uint64_t silence_count = 0;        ///< Times that a host's libvirt fell silent for long.
+    std::uint64_t behind_count = 0;  ///< Guests that were to come back to a session left behind.
     TimePoint ended{};
 };
 
@@ -176,6 +178,11 @@ struct Host {
     bool guest_starting = false;
     std::optional<engine::TargetEvent> arrival;
     bool guest_came = false;  ///< By a migration, and no final answer about its session was given.
+    TimePoint libvirt_silent_until{};  ///< It tells nothing about domains.
+    /// Attempts in a row that the source ended by not knowing them, and refusals by name since
+    /// libvirt began to migrate the guest here, or gantryd died.
+    int unknown_in_a_row = 0;
+    int refused_by_name = 0;
 };
 
 struct World {
@@ -217,7 +224,8 @@ struct World {
     void target_step(int host, const engine::TargetEvent& event);
     void start_target(int host);
     void tell_of_round(int host, std::uint64_t round, engine::RoundGate::Verdict became);
-    void target_finished(int host, engine::Outcome outcome);
+    void target_finished(int host, engine::Outcome outcome, const Error& why);
+    void check_asking(int host, engine::Outcome outcome, const Error& why);
 
     // thief.cc
     void plan_thief();
@@ -230,6 +238,7 @@ struct World {
 
     // faults.cc
     void plan_faults();
+    void plan_silence();
     void crash_daemon(int host);
     void restart_daemon(int host);
     void crash_worker(int host);
@@ -262,6 +271,7 @@ struct World {
     Random applying;   ///< So is this: how long batches take to be applied.
     Random bounds;     ///< Of the pause and the hook; of its own, too.
     Random theft;      ///< The same.
+    Random silence;    ///< The same.
     Verdict verdict;
     engine::Settings settings;
     TimePoint now{};

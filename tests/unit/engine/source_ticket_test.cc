@@ -154,6 +154,39 @@ TEST_F(Ownership, LibvirtsSilenceDecidesNothing) {
     EXPECT_TRUE(begins(report(DomainState::kRunning, JobState::kOutgoing)));
 }
 
+/// An Abort would make it begin again every two seconds, for as long as libvirt is silent.
+TEST_F(Ownership, WhoAsksWhileLibvirtIsSilentWaitsInOneAttempt) {
+    prepare(ticket_of(1));
+    report(DomainState::kUnknown, JobState::kUnknown);
+    EXPECT_EQ(refusal(receive(MsgAlive{})), "");
+    EXPECT_EQ(refusal(receive(MsgAlive{}, kOtherId)), "migration.unknown") << "nobody has asked so";
+    prepare(ticket_of(1));
+    EXPECT_TRUE(begins(report(DomainState::kAbsent, JobState::kNone, StopCause::kMigration)));
+}
+
+TEST_F(Ownership, WhoAsksWhileTheTicketIsRenewedWaitsInOneAttempt) {
+    machine_ = SourceMachine{"vm", Epoch{7}, Settings{}};
+    ASSERT_TRUE(renews(step(source_event::Opened{})));
+    EXPECT_EQ(refusal(prepare(ticket_of(1))), "");
+    EXPECT_EQ(refusal(receive(MsgAlive{})), "");
+}
+
+/// libvirt moved the guest on, or back, before its session had followed it.
+TEST_F(Ownership, OnlyWhoeverHasTheGuestMayHaveASessionThatWasLeftBehind) {
+    to_frozen(source_event::GuestGone{});
+    receive(MsgAbort{"migration.withdrawn", ""});
+    step(source_event::Frozen{{kTicketMove, 2}});
+    ASSERT_EQ(machine_.state(), SourceState::kHolding);
+    EXPECT_EQ(refusal(prepare(ticket_of(1), kOtherId, "hostc")), "migration.other_target");
+    EXPECT_EQ(refusal(prepare(ticket_of(1), kOtherId, "hosta")), "migration.other_target")
+        << "this host's own gantryd is another one, too";
+    EXPECT_FALSE(begins(report(DomainState::kAbsent, JobState::kNone, StopCause::kMigration)));
+    constexpr MigrationId kSecond{5, 6};
+    prepare(ticket_of(1), kSecond);
+    EXPECT_TRUE(begins(report(DomainState::kAbsent, JobState::kNone, StopCause::kMigration)));
+    EXPECT_EQ(machine_.peer(), "hostb");
+}
+
 TEST_F(Ownership, WhoAskedBeforeTheMigrationBeganHasNotAskedForIt) {
     prepare(ticket_of(1), kOtherId, "hostc");
     report(DomainState::kUnknown, JobState::kUnknown);

@@ -68,6 +68,36 @@ void begin_to_receive(const Step& step) {
     (void)step(target_event::Reserved{});
 }
 
+/// Its guest is here already, so that anything else would be tried again.
+TEST(Target, ThatIsRefusedByNameAsksNoMore) {
+    const auto outcome_of = [](const MessageBody& answer, bool is_requesting) {
+        TargetMachine target("s", Settings{});
+        std::int64_t now = 0;
+        const auto step = [&](const TargetEvent& event) {
+            return target.step(event, TimePoint{++now});
+        };
+        begin_to_receive(step);
+        (void)step(target_event::GuestResumedMigrated{});
+        if (is_requesting) {
+            (void)step(message_event(MsgComplete{FreezeToken{{1, 2}, 1}, 0, {}}));
+            (void)step(target_event::Applied{FreezeToken{{1, 2}, 1}});
+            EXPECT_EQ(target.state(), TargetState::kRequesting);
+        }
+        for (const TargetAction& one : step(message_event(answer))) {
+            if (const auto* finished = std::get_if<action::Finished>(&one)) {
+                return finished->outcome;
+            }
+        }
+        return Outcome::kNone;
+    };
+    for (const char* reason :
+         {"peer.ticket", "migration.other_target", "migration.no_outgoing_job"}) {
+        EXPECT_EQ(outcome_of(MsgAbort{reason, ""}, false), Outcome::kRefused) << reason;
+        EXPECT_EQ(outcome_of(MsgGrantRefused{reason, "", true}, true), Outcome::kRefused) << reason;
+    }
+    EXPECT_EQ(outcome_of(MsgAbort{"migration.superseded", ""}, false), Outcome::kRetry);
+}
+
 TEST(Target, GivesUpWhatWouldFailAgainAndAsksForTheRest) {
     for (const Code code : {Code::kFailedPrecondition, Code::kDataLoss}) {
         TargetMachine target("s", Settings{});
