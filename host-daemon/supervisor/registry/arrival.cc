@@ -143,6 +143,14 @@ Result<control::AdmitReply> Registry::admit(const control::AdmitRequest& request
                          " carries no address of the gantryd that serves it; is gantryd running on "
                          "its host, with peer.listen set?"};
     }
+    if (domain.owner->daemon == vms_.own_address() && sessions_.find(domain.uuid)) {
+        // It was left behind when the guest went. It is not simply thawed: what its workers wrote
+        // for the guest since may be missing from the memory that comes back.
+        return Error{Code::kFailedPrecondition, "session.behind",
+                     "the GPU session of VM " + request.vm_name() +
+                         " is still on this host and follows it to where it runs now: let it, "
+                         "then move the VM. Does gantryd run there? `gantry status` tells"};
+    }
     GANTRY_ASSIGN(const auto arrival, begin_arrival(arrival_request(domain)));
     std::chrono::milliseconds wait = std::chrono::seconds{std::max(config_.migration.hook_wait_s,
                                                                    config_.migration.hook_hold_s)} +

@@ -2,6 +2,9 @@
 
 #include <spdlog/spdlog.h>
 
+#include <chrono>
+#include <optional>
+
 #include "migration/libvirt/host.h"
 #include "migration/libvirt/listener.h"
 #include "proto/base/serial_executor.h"
@@ -55,6 +58,7 @@ public:
     void query(const std::string& uuid, std::function<void(engine::DomainReport)> answer) override {
         quick_.post([this, uuid, answer = std::move(answer)] {
             auto report = host_.report(uuid);
+            note_silence(report.ok() ? "" : report.error().to_string());
             answer(report ? to_engine(*report) : engine::DomainReport{});
         });
     }
@@ -84,6 +88,23 @@ public:
     }
 
 private:
+    /// quick_ only. A move waits for libvirt's word, for as long as that takes: who looks for the
+    /// cause finds it here, once. For moments it is silent in every move.
+    void note_silence(const std::string& why) {
+        constexpr std::chrono::seconds kWorthALine{10};
+        const auto now = SerialExecutor::Clock::now();
+        if (why.empty()) {
+            silent_since_.reset();
+            is_silence_told_ = false;
+            return;
+        }
+        silent_since_ = silent_since_.value_or(now);
+        if (!is_silence_told_ && now - *silent_since_ >= kWorthALine) {
+            is_silence_told_ = true;
+            spdlog::warn("libvirt has told nothing about domains for {} s: {}", kWorthALine.count(),
+                         why);
+        }
+    }
     void log_failure(const char* what, const std::string& uuid,
                      std::function<Result<void>()> action) {
         slow_.post([what, uuid, action = std::move(action)] {
@@ -96,6 +117,8 @@ private:
     const std::string uri_;
     libvirt::Host host_;
     std::unique_ptr<libvirt::Listener> listener_;
+    std::optional<SerialExecutor::Clock::time_point> silent_since_;  ///< None: it answered last.
+    bool is_silence_told_ = false;
     SerialExecutor quick_;  ///< Questions of the engine; must not wait behind a slow request.
     SerialExecutor slow_;
     SerialExecutor stamps_;

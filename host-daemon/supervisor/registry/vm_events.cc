@@ -244,7 +244,9 @@ void VmEvents::close_if_ended(const std::string& id) {
         return;
     }
     hypervisor_.query(id, [this, session](engine::DomainReport report) {
-        if (report.domain == engine::DomainState::kAbsent) {
+        // One that was migrated away lives, and its session has yet to follow it.
+        const bool has_left = report.cause == engine::StopCause::kMigration;
+        if (report.domain == engine::DomainState::kAbsent && !has_left) {
             housekeeping_.post([this, session] { on_absent(session); });
         }
     });

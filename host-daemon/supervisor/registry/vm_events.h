@@ -62,6 +62,9 @@ public:
     /// happened meanwhile has no event.
     void compare_when_due();
 
+    /// What the VMs that are served here are stamped with.
+    [[nodiscard]] std::string own_address() const;
+
     /// The hypervisor answered last.
     [[nodiscard]] bool is_connected() const { return is_connected_; }
 
@@ -73,7 +76,6 @@ private:
     void compare();
     void on_absent(const std::shared_ptr<Session>& session);
     engine::DomainReport local_report(const std::string& id);
-    [[nodiscard]] std::string own_address() const;
     void take_up_guest(const libvirt::DomainInfo& domain);
     void on_taken_up(const libvirt::DomainInfo& domain,
                      const Result<std::shared_ptr<Arrival>>& arrival);

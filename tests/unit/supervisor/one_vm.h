@@ -33,9 +33,10 @@ public:
         done({});
     }
 
-    void is_now(engine::DomainState state, engine::JobState job) {
+    void is_now(engine::DomainState state, engine::JobState job,
+                engine::StopCause cause = engine::StopCause::kUnknown) {
         const std::lock_guard lock(mutex_);
-        report_ = {state, job};
+        report_ = {state, job, cause};
     }
     void tell(const std::string& uuid, libvirt::EventKind kind) {
         libvirt::DomainEvent event;

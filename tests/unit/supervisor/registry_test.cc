@@ -186,6 +186,40 @@ TEST_F(RegistryOfAVm, ThatEndedWhileLibvirtWasAwayEndsItsSession) {
     EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
 }
 
+/// A VM that is kept defined leaves its reason behind: its guest is elsewhere, its state is here.
+TEST_F(RegistryOfAVm, ThatWasMigratedAwayKeepsTheSessionThatDidNotFollow) {
+    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone,
+               engine::StopCause::kMigration);
+    vm_.tell("", libvirt::EventKind::kStateReadEnd);
+    std::this_thread::sleep_for(seconds{1});
+    EXPECT_EQ(sessions(), 1);
+}
+
+TEST_F(RegistryOfAVm, ThatComesBackToItsSessionIsToldToLetItFollow) {
+    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone,
+               engine::StopCause::kMigration);
+    control::AdmitRequest request;
+    request.set_vm_name("g1");
+    const auto xml_of = [&](const std::string& daemon) {
+        return std::string("<domain type='qemu'><name>g1</name><uuid>") + kVm +
+               "</uuid><metadata><g:gpu xmlns:g='urn:gantry:vm:1'><g:needs memory_mib='64'/>"
+               "</g:gpu><o:owner xmlns:o='urn:gantry:owner:1' daemon='" +
+               daemon + "' session='" + kVm +
+               "' epoch='1'/></metadata><devices><shmem name='gantry-g1' "
+               "role='master'><model type='ivshmem-plain'/><size unit='M'>64</size></shmem>"
+               "</devices></domain>";
+    };
+    request.set_domain_xml(xml_of("hosta:7700"));
+    const auto refused = registry_.admit(request);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().reason, "session.behind");
+    request.set_domain_xml(xml_of("hostb:7700"));
+    const auto other = registry_.admit(request);
+    ASSERT_FALSE(other.ok());
+    EXPECT_NE(other.error().reason, "session.behind") << "what it brings is another host's";
+    EXPECT_EQ(sessions(), 1);
+}
+
 /// What gantryd logs while this lives.
 class LinesOfLog {
 public:
