@@ -32,6 +32,13 @@ std::shared_ptr<Graph> hidden_copy(const GraphLock& lock, const Graph& graph) {
     return copy;
 }
 
+/// It has no nodes, and holds what the graph holds.
+std::shared_ptr<Graph> shell_of(const Graph& graph) {
+    auto shell = std::make_shared<Graph>();
+    shell->hold_as(graph);
+    return shell;
+}
+
 /// A child graph for a capture of the exec's launch.
 std::shared_ptr<Graph> copy_of_source(const GraphExec& exec) {
     const GraphLock lock;
@@ -49,13 +56,22 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags)
                      CUDA_ERROR_NOT_SUPPORTED);
     GANTRY_CU(softgpu::refuse_during_capture());
     const GraphLock lock;
+    const bool is_conditional = graph->is_conditional(lock);
+    if (is_conditional && !graph->exec.expired()) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    for (const auto& condition : graph->conditions) {
+        GANTRY_REFUSE_IF(!condition->is_claimed(), CUDA_ERROR_INVALID_VALUE);
+    }
     auto exec = std::make_shared<GraphExec>();
     exec->steps = std::make_shared<std::vector<ExecStep>>();
     if (!GraphExec::flatten(lock, *graph, *exec->steps)) {
         return CUDA_ERROR_INVALID_VALUE;  // A cycle.
     }
     exec->flags = flags;
-    exec->source = hidden_copy(lock, *graph);
+    exec->is_conditional = is_conditional;
+    exec->source = is_conditional ? shell_of(*graph) : hidden_copy(lock, *graph);
+    graph->exec = exec;
     *out = softgpu::publish<CUgraphExec>(exec);
     return CUDA_SUCCESS;
 }
@@ -87,6 +103,17 @@ CUgraphExecUpdateResult update_problem(const std::vector<ExecStep>& now,
         const CUgraphNodeType type = now[where].operation->type();
         if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
             return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
+        }
+        if (now[where].bodies.size() != wanted[where].bodies.size()) {
+            return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        }
+        for (std::size_t i = 0; i < now[where].bodies.size(); ++i) {
+            std::size_t inner = 0;
+            const CUgraphExecUpdateResult problem =
+                update_problem(now[where].bodies[i], wanted[where].bodies[i], inner);
+            if (problem != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+                return problem;
+            }
         }
     }
     return CU_GRAPH_EXEC_UPDATE_SUCCESS;
@@ -146,6 +173,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) noexcept {
     const auto exec = softgpu::find<GraphExec>(hGraph);
     GANTRY_REFUSE_IF(exec == nullptr, CUDA_ERROR_INVALID_VALUE);
     if (softgpu::capturing(stream)) {
+        GANTRY_REFUSE_IF(exec->is_conditional, CUDA_ERROR_NOT_SUPPORTED);
         auto copy = copy_of_source(*exec);
         return softgpu::enqueue(stream,
                                 std::make_shared<softgpu::ChildGraphOperation>(std::move(copy)));
@@ -171,8 +199,10 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
         std::vector<ExecStep>& steps = exec->writable();
         for (std::size_t i = 0; i < steps.size(); ++i) {
             steps[i].operation = wanted[i].operation;
+            steps[i].bodies = std::move(wanted[i].bodies);
         }
-        exec->source = hidden_copy(graphs, *graph);
+        exec->source =
+            graph->is_conditional(graphs) ? shell_of(*graph) : hidden_copy(graphs, *graph);
     } else if (where < wanted.size()) {
         info.errorNode = static_cast<CUgraphNode>(wanted[where].node);
     }

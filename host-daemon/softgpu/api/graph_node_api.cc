@@ -78,7 +78,9 @@ CUresult cuGraphDestroy(CUgraph hGraph) noexcept {
 CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) noexcept {
     const auto graph = softgpu::find<Graph>(originalGraph);
     GANTRY_REFUSE_IF(phGraphClone == nullptr || graph == nullptr, CUDA_ERROR_INVALID_VALUE);
-    *phGraphClone = graph->clone(GraphLock())->as<CUgraph>();
+    const GraphLock lock;
+    GANTRY_REFUSE_IF(graph->is_conditional(lock), CUDA_ERROR_NOT_SUPPORTED);
+    *phGraphClone = graph->clone(lock)->as<CUgraph>();
     return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 // Looking at graphs and changing their edges; user objects.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 #include "host-daemon/softgpu/api/graph_common.h"
@@ -32,6 +33,11 @@ CUresult list_nodes(const Nodes& nodes, CUgraphNode* out, size_t* count) {
     return CUDA_SUCCESS;
 }
 
+bool is_plain(const GraphEdge& edge) {
+    constexpr CUgraphEdgeData kPlain{};
+    return std::memcmp(&edge.data, &kPlain, sizeof(kPlain)) == 0;
+}
+
 CUresult list_edges(const std::vector<std::pair<std::shared_ptr<GraphNode>, GraphEdge>>& edges,
                     CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
     GANTRY_REFUSE_IF(count == nullptr || (from == nullptr) != (to == nullptr) ||
@@ -40,6 +46,10 @@ CUresult list_edges(const std::vector<std::pair<std::shared_ptr<GraphNode>, Grap
     if (from == nullptr) {
         *count = edges.size();
         return CUDA_SUCCESS;
+    }
+    const size_t shown = std::min(*count, edges.size());
+    for (size_t i = 0; data == nullptr && i < shown; ++i) {
+        GANTRY_REFUSE_IF(!is_plain(edges[i].second), CUDA_ERROR_LOSSY_QUERY);
     }
     for (size_t i = 0; i < *count; ++i) {
         const bool there = i < edges.size();
@@ -144,6 +154,8 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependenc
     const GraphLock lock;
     Nodes nodes;
     for (const GraphEdge& edge : node->needs) {
+        GANTRY_REFUSE_IF(dependencies != nullptr && edgeData == nullptr && !is_plain(edge),
+                         CUDA_ERROR_LOSSY_QUERY);
         if (edgeData != nullptr && dependencies != nullptr && numDependencies != nullptr &&
             nodes.size() < *numDependencies) {
             edgeData[nodes.size()] = edge.data;
@@ -171,6 +183,8 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* depende
             if (edge.from != node) {
                 continue;
             }
+            GANTRY_REFUSE_IF(dependentNodes != nullptr && edgeData == nullptr && !is_plain(edge),
+                             CUDA_ERROR_LOSSY_QUERY);
             if (edgeData != nullptr && dependentNodes != nullptr && numDependentNodes != nullptr &&
                 nodes.size() < *numDependentNodes) {
                 edgeData[nodes.size()] = edge.data;
@@ -259,6 +273,20 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) no
     return file ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* pHandle_out, CUgraph hGraph,
+                                        CUcontext, unsigned int defaultLaunchValue,
+                                        unsigned int flags) noexcept {
+    const auto graph = softgpu::find<Graph>(hGraph);
+    GANTRY_REFUSE_IF(
+        pHandle_out == nullptr || graph == nullptr || flags > CU_GRAPH_COND_ASSIGN_DEFAULT,
+        CUDA_ERROR_INVALID_VALUE);
+    auto made = softgpu::Condition::create(defaultLaunchValue, flags != 0);
+    *pHandle_out = made->number();
+    const GraphLock lock;
+    graph->conditions.push_back(std::move(made));
+    return CUDA_SUCCESS;
+}
+
 CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                             unsigned int initialRefcount, unsigned int flags) noexcept {
     if (object_out == nullptr || destroy == nullptr || initialRefcount == 0 ||
@@ -280,8 +308,7 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) noexcept {
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) noexcept {
     const auto found = softgpu::find<UserObject>(object);
     GANTRY_REFUSE_IF(found == nullptr || count == 0, CUDA_ERROR_INVALID_VALUE);
-    found->release(count);
-    return CUDA_SUCCESS;
+    return found->release(count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,

@@ -170,6 +170,8 @@ public:
     [[nodiscard]] virtual const Reach& reach() const = 0;
     /// May be null: then every texture and surface handle is unknown.
     [[nodiscard]] virtual const TextureUnit* textures() const { return nullptr; }
+    /// cudaGraphSetConditional. An unknown condition is nobody's.
+    virtual void set_condition(std::uint64_t, std::uint32_t) {}
 };
 
 struct LaunchConfig {

@@ -112,6 +112,7 @@ enum class Builtin : std::uint8_t {
     kFillAsync,
     kDeviceMalloc,
     kDeviceFree,
+    kSetCondition,
 };
 
 /// What a call instruction refers to.

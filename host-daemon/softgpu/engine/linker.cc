@@ -55,6 +55,7 @@ constexpr BuiltinName kDeviceRuntime[] = {
     {"__cudaCDP2MemsetAsync_ptsz", Builtin::kFillAsync},
     {"__cudaCDP2Malloc", Builtin::kDeviceMalloc},
     {"__cudaCDP2Free", Builtin::kDeviceFree},
+    {"cudaGraphSetConditional", Builtin::kSetCondition},
 };
 
 Builtin builtin_of(std::string_view name, std::span<const BuiltinName> names) {

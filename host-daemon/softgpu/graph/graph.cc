@@ -14,17 +14,48 @@ namespace {
 class GraphLaunch final : public Work {
 public:
     GraphLaunch(std::shared_ptr<const std::vector<ExecStep>> steps,
-                std::map<const ExecStep*, std::shared_ptr<EventMark>> marks)
-        : steps_(std::move(steps)), marks_(std::move(marks)) {}
+                std::map<const ExecStep*, std::shared_ptr<EventMark>> marks,
+                std::shared_ptr<const Graph> source)
+        : steps_(std::move(steps)), marks_(std::move(marks)), source_(std::move(source)) {}
 
     void run() override {
-        for (const ExecStep& step : *steps_) {
+        begin(*steps_);
+        run_steps(*steps_);
+    }
+
+private:
+    static void begin(const std::vector<ExecStep>& steps) {
+        for (const ExecStep& step : steps) {
+            if (step.operation->type() == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+                static_cast<const ConditionalOperation&>(*step.operation).condition->begin();
+            }
+            for (const auto& body : step.bodies) {
+                begin(body);
+            }
+        }
+    }
+
+    void run_conditional(const ExecStep& step) const {
+        const auto& operation = static_cast<const ConditionalOperation&>(*step.operation);
+        for (int body = operation.chosen(); body >= 0 && poison() == CUDA_SUCCESS;
+             body = operation.chosen()) {
+            run_steps(step.bodies[static_cast<std::size_t>(body)]);
+            if (operation.kind != CU_GRAPH_COND_TYPE_WHILE) {
+                break;
+            }
+        }
+    }
+
+    void run_steps(const std::vector<ExecStep>& steps) const {
+        for (const ExecStep& step : steps) {
             const CUresult error = poison();
             if (!step.enabled) {
                 continue;
             }
             if (const auto mark = marks_.find(&step); mark != marks_.end()) {
                 mark->second->pass();
+            } else if (!step.bodies.empty()) {
+                run_conditional(step);
             } else if (error == CUDA_SUCCESS) {
                 step.operation->run();
             } else {
@@ -33,9 +64,9 @@ public:
         }
     }
 
-private:
     const std::shared_ptr<const std::vector<ExecStep>> steps_;
     const std::map<const ExecStep*, std::shared_ptr<EventMark>> marks_;
+    const std::shared_ptr<const Graph> source_;  ///< Holds user objects.
 };
 
 }  // namespace
@@ -103,8 +134,37 @@ Graph::~Graph() {
     }
 }
 
+int ConditionalOperation::chosen() const {
+    const std::uint32_t value = condition->value();
+    switch (kind) {
+        case CU_GRAPH_COND_TYPE_IF: return value != 0 ? 0 : (bodies.size() == 2 ? 1 : -1);
+        case CU_GRAPH_COND_TYPE_WHILE: return value != 0 ? 0 : -1;
+        default: return value < bodies.size() ? static_cast<int>(value) : -1;
+    }
+}
+
+bool Graph::is_conditional(const GraphLock&) const {
+    return !conditions.empty() || std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
+        return node->operation->type() == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    });
+}
+
+void Graph::hold_as(const Graph& other) {
+    user_objects = other.user_objects;
+    for (const auto& [object, count] : user_objects) {
+        object->retain(count);
+    }
+}
+
 void Graph::end_handles(const GraphLock& lock) {
     for (const auto& node : nodes) {
+        if (const auto* conditional =
+                node->operation_as<ConditionalOperation>(CU_GRAPH_NODE_TYPE_CONDITIONAL)) {
+            for (const auto& body : conditional->bodies) {
+                body->end_handles(lock);
+                retract(*body);
+            }
+        }
         if (const auto* child = node->operation_as<ChildGraphOperation>(CU_GRAPH_NODE_TYPE_GRAPH)) {
             child->graph->end_handles(lock);
             retract(*child->graph);
@@ -139,10 +199,7 @@ std::shared_ptr<Graph> Graph::clone(const GraphLock& lock) const {
     auto copy = std::make_shared<Graph>();
     HandleTable::instance().publish(copy);
     copy->clone_of = this;
-    copy->user_objects = user_objects;
-    for (const auto& [object, count] : user_objects) {
-        object->retain(count);
-    }
+    copy->hold_as(*this);
     std::map<const GraphNode*, std::shared_ptr<GraphNode>> twins;
     for (const auto& node : nodes) {
         OperationPtr operation = node->operation;
@@ -200,6 +257,14 @@ bool GraphExec::flatten(const GraphLock& lock, const Graph& graph, std::vector<E
             }
         }
         ExecStep step;
+        if (const auto* conditional =
+                node->operation_as<ConditionalOperation>(CU_GRAPH_NODE_TYPE_CONDITIONAL)) {
+            for (const auto& body : conditional->bodies) {
+                if (!flatten(lock, *body, step.bodies.emplace_back())) {
+                    return false;
+                }
+            }
+        }
         step.node = node->handle();
         step.operation = node->operation;
         for (const GraphEdge& edge : node->needs) {
@@ -211,14 +276,25 @@ bool GraphExec::flatten(const GraphLock& lock, const Graph& graph, std::vector<E
     return true;
 }
 
-ExecStep* GraphExec::step_of(const void* node) {
-    for (ExecStep& step : writable()) {
+namespace {
+
+ExecStep* find_step(std::vector<ExecStep>& steps, const void* node) {
+    for (ExecStep& step : steps) {
         if (step.node == node) {
             return &step;
+        }
+        for (auto& body : step.bodies) {
+            if (ExecStep* found = find_step(body, node); found != nullptr) {
+                return found;
+            }
         }
     }
     return nullptr;
 }
+
+}  // namespace
+
+ExecStep* GraphExec::step_of(const void* node) { return find_step(writable(), node); }
 
 std::vector<ExecStep>& GraphExec::writable() {
     if (is_launched) {  // A count of who holds them would not say what these have seen of them.
@@ -231,9 +307,11 @@ std::vector<ExecStep>& GraphExec::writable() {
 CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
                       const std::shared_ptr<Stream>& stream) {
     std::shared_ptr<const std::vector<ExecStep>> steps;
+    std::shared_ptr<const Graph> source;
     {
         const std::lock_guard lock(exec->mutex);
         steps = exec->steps;
+        source = exec->source;
         exec->is_launched = true;
     }
     std::map<const ExecStep*, std::shared_ptr<EventMark>> marks;
@@ -252,7 +330,7 @@ CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
         }
     }
     const StreamPoint point = Scheduler::instance().submit(
-        stream, std::make_unique<GraphLaunch>(steps, marks), std::move(needs));
+        stream, std::make_unique<GraphLaunch>(steps, marks, std::move(source)), std::move(needs));
     for (const auto& [step, mark] : marks) {
         mark->point = point;
         static_cast<const EventOperation&>(*step->operation).event->set_mark(mark);
@@ -260,15 +338,22 @@ CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
     return CUDA_SUCCESS;
 }
 
-void UserObject::release(unsigned count) {
-    const unsigned before = count_.fetch_sub(count);
-    if (before != count || destroy_ == nullptr) {
-        return;
+bool UserObject::release(unsigned count) {
+    unsigned before = count_.load();
+    do {
+        if (before < count) {
+            return false;
+        }
+    } while (!count_.compare_exchange_weak(before, before - count));
+    if (before != count) {
+        return true;
     }
+    retract(*this);
     std::thread([destroy = destroy_, pointer = pointer_] {
         const HostCallbackScope scope;
         destroy(pointer);
     }).detach();
+    return true;
 }
 
 }  // namespace gantry::softgpu

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "host-daemon/softgpu/streams/condition.h"
 #include "host-daemon/softgpu/streams/operation.h"
 
 namespace gantry::softgpu {
@@ -82,7 +83,11 @@ public:
     std::shared_ptr<GraphNode> add(const GraphLock& lock, OperationPtr operation,
                                    std::vector<GraphEdge> needs);
     bool remove(const GraphLock& lock, const std::shared_ptr<GraphNode>& node);
+    /// Not of a graph with conditional nodes.
     [[nodiscard]] std::shared_ptr<Graph> clone(const GraphLock& lock) const;
+    [[nodiscard]] bool is_conditional(const GraphLock& lock) const;
+    /// Holds the user objects that `other` holds.
+    void hold_as(const Graph& other);
     /// Nodes so that each comes after what it needs; false when there is a cycle.
     bool order(const GraphLock& lock, std::vector<std::shared_ptr<GraphNode>>& ordered) const;
     /// Makes the handles of its nodes and child graphs invalid.
@@ -92,6 +97,9 @@ public:
     const Graph* clone_of = nullptr;
     bool is_child = false;  ///< Owned by a node: cuGraphDestroy refuses it.
     std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
+    std::vector<std::shared_ptr<Condition>> conditions;
+    /// Of a conditional graph: it may have one at a time.
+    std::weak_ptr<class GraphExec> exec;
 };
 
 struct ChildGraphOperation final : Operation {
@@ -101,11 +109,25 @@ struct ChildGraphOperation final : Operation {
     std::shared_ptr<Graph> graph;
 };
 
+/// Looks at its condition and runs one of its graphs, or none, or one again and again.
+struct ConditionalOperation final : Operation {
+    ConditionalOperation() : Operation(CU_GRAPH_NODE_TYPE_CONDITIONAL) {}
+    void run() const override {}  // A graph's launch does it, with the steps of the bodies.
+    /// Which graph is run now; -1: none.
+    [[nodiscard]] int chosen() const;
+
+    std::shared_ptr<Condition> condition;
+    CUgraphConditionalNodeType kind = CU_GRAPH_COND_TYPE_IF;
+    std::vector<std::shared_ptr<Graph>> bodies;
+    std::vector<CUgraph> handles;  ///< As the application was given them.
+};
+
 struct ExecStep {
     void* node = nullptr;  ///< Handle of the node it came from.
     OperationPtr operation;
     std::vector<std::size_t> needs;  ///< Indexes of steps, for comparing shapes.
     bool enabled = true;
+    std::vector<std::vector<ExecStep>> bodies;  ///< Of a conditional node.
 };
 
 class GraphExec : public Object {
@@ -123,8 +145,10 @@ public:
     std::shared_ptr<std::vector<ExecStep>> steps;
     bool is_launched = false;  ///< With these steps: a launch may hold them still.
     unsigned long long flags = 0;
-    /// What it was made from: becomes a child node when captured. Needs a GraphLock.
+    /// What it was made from, changed with `mutex` and a GraphLock: becomes a child node when
+    /// captured. Of a conditional graph it has the user objects and no nodes.
     std::shared_ptr<Graph> source;
+    bool is_conditional = false;
 };
 
 /// Launches on a stream that does not capture.
@@ -138,8 +162,9 @@ public:
     UserObject(void* pointer, CUhostFn destroy, unsigned count)
         : Object(kKind), pointer_(pointer), destroy_(destroy), count_(count) {}
     void retain(unsigned count) { count_ += count; }
-    /// Calls the destructor at zero, as CUDA does, on a driver thread.
-    void release(unsigned count);
+    /// At zero the handle is invalid, and the destructor is called, as CUDA does, on a driver
+    /// thread. False when there are not so many.
+    bool release(unsigned count);
 
 private:
     void* pointer_;

@@ -123,9 +123,32 @@ CUresult make_batch_operation(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params,
 CUresult make_child_operation(CUgraph graph, OperationPtr& operation) {
     const auto child = find<Graph>(graph);
     GANTRY_REFUSE_IF(child == nullptr, CUDA_ERROR_INVALID_VALUE);
-    auto copy = child->clone(GraphLock());
+    const GraphLock lock;
+    GANTRY_REFUSE_IF(child->is_conditional(lock), CUDA_ERROR_NOT_SUPPORTED);
+    auto copy = child->clone(lock);
     copy->is_child = true;
     operation = std::make_shared<ChildGraphOperation>(std::move(copy));
+    return CUDA_SUCCESS;
+}
+
+CUresult make_conditional_operation(CUDA_CONDITIONAL_NODE_PARAMS& params, OperationPtr& operation) {
+    const bool fits = (params.type == CU_GRAPH_COND_TYPE_IF && params.size <= 2) ||
+                      (params.type == CU_GRAPH_COND_TYPE_WHILE && params.size == 1) ||
+                      params.type == CU_GRAPH_COND_TYPE_SWITCH;
+    auto made = std::make_shared<ConditionalOperation>();
+    made->condition = Condition::find(params.handle);
+    GANTRY_REFUSE_IF(
+        !fits || params.size == 0 || made->condition == nullptr || !made->condition->claim(),
+        CUDA_ERROR_INVALID_VALUE);
+    made->kind = params.type;
+    for (unsigned i = 0; i < params.size; ++i) {
+        auto body = std::make_shared<Graph>();
+        body->is_child = true;
+        made->handles.push_back(publish<CUgraph>(body));
+        made->bodies.push_back(std::move(body));
+    }
+    params.phGraph_out = made->handles.data();
+    operation = std::move(made);
     return CUDA_SUCCESS;
 }
 
@@ -198,6 +221,8 @@ CUresult make_operation(const std::shared_ptr<Context>& context, CUgraphNodePara
             return make_batch_operation({batch.ctx, batch.count, batch.paramArray, batch.flags},
                                         operation);
         }
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+            return make_conditional_operation(params.conditional, operation);
         default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }

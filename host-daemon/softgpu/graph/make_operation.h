@@ -16,6 +16,8 @@ CUresult make_host_operation(const CUDA_HOST_NODE_PARAMS& params, OperationPtr& 
 CUresult make_event_operation(CUgraphNodeType type, CUevent event, OperationPtr& operation);
 CUresult make_batch_operation(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params, OperationPtr& operation);
 CUresult make_child_operation(CUgraph graph, OperationPtr& operation);
+/// With its graphs, whose handles are written into `params`.
+CUresult make_conditional_operation(CUDA_CONDITIONAL_NODE_PARAMS& params, OperationPtr& operation);
 CUresult make_alloc_operation(Context& context, CUDA_MEM_ALLOC_NODE_PARAMS& params,
                               OperationPtr& operation);
 CUresult make_free_operation(CUdeviceptr address, OperationPtr& operation);

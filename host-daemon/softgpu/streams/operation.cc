@@ -7,6 +7,7 @@
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/memory/kernel_reach.h"
 #include "host-daemon/softgpu/memory/texture_table.h"
+#include "host-daemon/softgpu/streams/condition.h"
 #include "host-daemon/softgpu/streams/device_output.h"
 
 namespace gantry::softgpu {
@@ -33,6 +34,11 @@ public:
         return context_.heap.allocate(size_bytes);
     }
     void heap_free(std::uint64_t address) override { context_.heap.free(address); }
+    void set_condition(std::uint64_t condition, std::uint32_t value) override {
+        if (const auto known = Condition::find(condition); known != nullptr) {
+            known->set(value);
+        }
+    }
     [[nodiscard]] const Reach& reach() const override { return kernel_reach(); }
     [[nodiscard]] const TextureUnit* textures() const override { return &TextureTable::instance(); }
 

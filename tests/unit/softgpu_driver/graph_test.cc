@@ -284,5 +284,90 @@ TEST_F(GraphTest, ChildGraphsAndMemoryNodes) {
     EXPECT_EQ(used, 0U);
 }
 
+constexpr const char* kSetsConditions = R"(
+.version 8.0
+.target sm_75
+.address_size 64
+.extern .func cudaGraphSetConditional(.param .b64 c, .param .b32 v);
+.visible .entry count_down(.param .u64 condition, .param .u64 left)
+{
+    .reg .pred %q;
+    .reg .b32 %r<4>;
+    .reg .b64 %d<3>;
+    ld.param.u64 %d0, [condition];
+    ld.param.u64 %d1, [left];
+    ld.global.u32 %r0, [%d1];
+    sub.u32 %r1, %r0, 1;
+    st.global.u32 [%d1], %r1;
+    setp.ne.u32 %q, %r1, 0;
+    selp.u32 %r2, 1, 0, %q;
+    {
+    .param .b64 p0;
+    .param .b32 p1;
+    st.param.b64 [p0], %d0;
+    st.param.b32 [p1], %r2;
+    call.uni cudaGraphSetConditional, (p0, p1);
+    }
+    ret;
+}
+)";
+
+TEST_F(GraphTest, AConditionIsGivenTheLowestNumberAndLoopsUntilAKernelSaysSo) {
+    CUmodule module = nullptr;
+    CUfunction count_down = nullptr;
+    ASSERT_CU(cuModuleLoadData(&module, kSetsConditions));
+    ASSERT_CU(cuModuleGetFunction(&count_down, module, "count_down"));
+    CUgraph other = nullptr;
+    CUgraph graph = nullptr;
+    CUgraphConditionalHandle gone = 0;
+    CUgraphConditionalHandle condition = 0;
+    ASSERT_CU(cuGraphCreate(&other, 0));
+    ASSERT_CU(cuGraphConditionalHandleCreate(&gone, other, context_, 0, 0));
+    ASSERT_CU(cuGraphDestroy(other));
+    ASSERT_CU(cuGraphCreate(&graph, 0));
+    ASSERT_CU(cuGraphConditionalHandleCreate(&condition, graph, context_, 1,
+                                             CU_GRAPH_COND_ASSIGN_DEFAULT));
+    EXPECT_EQ(condition, gone);
+    EXPECT_CU(CUDA_ERROR_INVALID_VALUE,
+              cuGraphConditionalHandleCreate(&gone, graph, context_, 1, 2));
+
+    CUgraphNodeParams params{};
+    params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    params.conditional.handle = condition;
+    params.conditional.type = CU_GRAPH_COND_TYPE_WHILE;
+    params.conditional.size = 2;
+    params.conditional.ctx = context_;
+    CUgraphNode loop = nullptr;
+    EXPECT_CU(CUDA_ERROR_INVALID_VALUE,
+              cuGraphAddNode_v2(&loop, graph, nullptr, nullptr, 0, &params));
+    params.conditional.size = 1;
+    ASSERT_CU(cuGraphAddNode_v2(&loop, graph, nullptr, nullptr, 0, &params));
+    CUdeviceptr left = memory_;
+    void* arguments[] = {&condition, &left};
+    CUDA_KERNEL_NODE_PARAMS_v2 kernel{};
+    kernel.func = count_down;
+    kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = 1;
+    kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+    kernel.kernelParams = arguments;
+    CUgraphNode node = nullptr;
+    ASSERT_CU(
+        cuGraphAddKernelNode_v2(&node, params.conditional.phGraph_out[0], nullptr, 0, &kernel));
+    CUgraph clone = nullptr;
+    EXPECT_CU(CUDA_ERROR_NOT_SUPPORTED, cuGraphClone(&clone, graph));
+
+    CUgraphExec exec = nullptr;
+    CUgraphExec second = nullptr;
+    ASSERT_CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    EXPECT_CU(CUDA_ERROR_NOT_SUPPORTED, cuGraphInstantiateWithFlags(&second, graph, 0));
+    for (const unsigned rounds : {5U, 1U}) {
+        ASSERT_CU(cuMemcpyHtoD_v2(memory_, &rounds, 4));
+        ASSERT_CU(cuGraphLaunch(exec, stream_));
+        ASSERT_CU(cuStreamSynchronize(stream_));
+        EXPECT_EQ(read(0), 0U);
+    }
+    ASSERT_CU(cuGraphDestroy(graph));
+    ASSERT_CU(cuGraphExecDestroy(exec));
+}
+
 }  // namespace
 }  // namespace gantry::softgpu::test

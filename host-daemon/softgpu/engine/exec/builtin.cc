@@ -90,6 +90,13 @@ const Inst* do_builtin(Warp& warp, const Inst* inst) {
                 }
                 break;
             }
+            case Builtin::kSetCondition: {
+                const std::uint64_t condition = argument(warp, site, 0, lane);
+                const auto value = static_cast<std::uint32_t>(argument(warp, site, 1, lane));
+                const ServiceCall call(warp);
+                call.services().set_condition(condition, value);
+                break;
+            }
             case Builtin::kNone: break;
             default: call_device_runtime(warp, inst, site, lane); break;
         }
