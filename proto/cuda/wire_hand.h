@@ -343,6 +343,19 @@ struct GraphHostNodeCall {
     std::uint64_t user_data;
 };
 
+/// cuGraphAddNode_v2, of a conditional node; other types go as the calls of their own. Call ->
+/// status. Trailing: u64 dependencies[], then u64 bodies[size]: new handles of the node's graphs.
+struct GraphConditionalNodeCall {
+    std::uint64_t graph;
+    std::uint64_t node;
+    std::uint32_t dependency_count;
+    std::uint32_t type;       ///< CUgraphConditionalNodeType
+    std::uint64_t condition;  ///< The driver's value, as the guest has it.
+    std::uint64_t context;    ///< 0: none was named.
+    std::uint32_t size;
+    std::uint32_t reserved;
+};
+
 /// cuGraphKernelNodeGetParams_v2: call -> GraphKernelNodeReply. cuGraphMemcpyNodeGetParams: call ->
 /// GraphCopyNodeReply. cuGraphHostNodeGetParams: call -> GraphHostNodeReply. Of nodes that the
 /// guest did not add itself, such as a capture's.
@@ -378,9 +391,12 @@ struct GraphListCall {
     std::uint64_t first_new_handle;
     std::uint64_t new_handle_count;
     std::uint64_t capacity;
+    std::uint32_t wants_edge_data;  ///< Without, a driver refuses where some is not zero.
+    std::uint32_t reserved;
 };
 
-/// Trailing: u64 nodes[count] (edges: from[count], then to[count]).
+/// Trailing: u64 nodes[count] (edges: from[count], then to[count]), then CUgraphEdgeData[count] if
+/// wanted.
 struct GraphListReply {
     std::uint32_t trailing_bytes;
     std::uint32_t reserved;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "guest-shim/driver/graph/graph_node.h"
 #include "guest-shim/driver/memory/graph_copy.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/wire_structs.h"
@@ -16,9 +17,10 @@ using cuda::wire_hand::GraphListReply;
 
 constexpr std::uint64_t kMaxListed = 1u << 16;
 
-/// Asks for a list of handles; `rows` of them per entry (edges have two).
+/// Asks for a list of handles; `rows` of them per entry (edges have two). Behind them, if wanted,
+/// come the entries' edge data.
 CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t room,
-              std::uint64_t** handles, std::uint64_t* count) {
+              bool wants_edge_data, std::uint64_t** handles, std::uint64_t* count) {
     room = room < kMaxListed ? room : kMaxListed;
     // Every listed node may be one that a capture made and that has no name yet.
     const std::uint64_t names = kMaxListed * rows;
@@ -27,7 +29,9 @@ CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t r
     call.first_new_handle = session::mint_many(HandleKind::kGraphNode, names);
     call.new_handle_count = names;
     call.capacity = room;
-    const std::uint64_t bytes = room * rows * sizeof(std::uint64_t);
+    call.wants_edge_data = wants_edge_data ? 1 : 0;
+    const std::uint64_t bytes =
+        room * (rows * sizeof(std::uint64_t) + (wants_edge_data ? sizeof(CUgraphEdgeData) : 0));
     *handles = static_cast<std::uint64_t*>(std::calloc(1, bytes + 8));
     GANTRY_REFUSE_IF(*handles == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     GraphListReply reply{};
@@ -44,19 +48,22 @@ CUresult list(cuda::Op op, std::uint64_t of, std::uint64_t rows, std::uint64_t r
 
 /// Fills the application's arrays in CUDA's way: with a null array only the number is told.
 CUresult list_into(cuda::Op op, std::uint64_t of, CUgraphNode* first, CUgraphNode* second,
-                   size_t* count) {
+                   CUgraphEdgeData* edges, size_t* count) {
     GANTRY_REFUSE_IF(count == nullptr || (first != nullptr && *count == 0),
                      CUDA_ERROR_INVALID_VALUE);
     const std::uint64_t rows = op == cuda::Op::cuGraphGetEdges_v2 ? 2 : 1;
     const std::uint64_t room = first != nullptr ? *count : 0;
     std::uint64_t* handles = nullptr;
     std::uint64_t there = 0;
-    const CUresult result = list(op, of, rows, room, &handles, &there);
+    const CUresult result = list(op, of, rows, room, edges != nullptr, &handles, &there);
     if (result == CUDA_SUCCESS && first != nullptr) {
         const std::uint64_t given = there < room ? there : room;
         std::memcpy(first, handles, given * sizeof(std::uint64_t));
         if (second != nullptr) {
             std::memcpy(second, handles + given, given * sizeof(std::uint64_t));
+        }
+        if (edges != nullptr) {
+            std::memcpy(edges, handles + rows * given, given * sizeof(CUgraphEdgeData));
         }
         for (std::uint64_t i = given; i < room; ++i) {
             first[i] = nullptr;
@@ -68,12 +75,6 @@ CUresult list_into(cuda::Op op, std::uint64_t of, CUgraphNode* first, CUgraphNod
     }
     std::free(handles);
     return result;
-}
-
-void clear_edges(CUgraphEdgeData* edges, const size_t* count) {
-    if (edges != nullptr && count != nullptr) {
-        std::memset(edges, 0, *count * sizeof(*edges));
-    }
 }
 
 bool are_plain(const CUgraphEdgeData* edges, size_t count) {
@@ -107,6 +108,111 @@ CUcontext context_or_current(CUcontext context) {
     return context != nullptr ? context : reinterpret_cast<CUcontext>(session::current_context());
 }
 
+constexpr unsigned kMostBodies = 1u << 16;
+
+/// A node that runs one of its graphs, or runs it again and again. The graphs are made with it.
+CUresult add_conditional(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                         size_t count, CUDA_CONDITIONAL_NODE_PARAMS* params) {
+    GANTRY_REFUSE_IF(params->size == 0 || params->size > kMostBodies, CUDA_ERROR_INVALID_VALUE);
+    return add_node(
+        out, graph, CU_GRAPH_NODE_TYPE_CONDITIONAL, dependencies, count, [&](GraphNode* node) {
+            const size_t bytes = (count + params->size) * sizeof(std::uint64_t);
+            auto* handles = static_cast<std::uint64_t*>(std::malloc(bytes));
+            node->bodies = static_cast<CUgraph*>(std::calloc(params->size, sizeof(CUgraph)));
+            node->body_count = node->bodies != nullptr ? params->size : 0;
+            if (handles == nullptr || node->bodies == nullptr) {
+                std::free(handles);
+                return CUDA_ERROR_OUT_OF_MEMORY;
+            }
+            if (count != 0) {
+                std::memcpy(handles, dependencies, count * sizeof(std::uint64_t));
+            }
+            for (unsigned i = 0; i < params->size; ++i) {
+                handles[count + i] = session::mint(HandleKind::kGraph);
+                node->bodies[i] = reinterpret_cast<CUgraph>(handles[count + i]);
+            }
+            cuda::wire_hand::GraphConditionalNodeCall call{};
+            call.graph = bits(graph);
+            call.node = node->handle;
+            call.dependency_count = static_cast<std::uint32_t>(count);
+            call.type = static_cast<std::uint32_t>(params->type);
+            call.condition = params->handle;
+            call.context = bits(params->ctx);
+            call.size = params->size;
+            const CUresult result =
+                session::call(cuda::Op::cuGraphAddNode_v2, &call, sizeof(call), handles,
+                              static_cast<std::uint32_t>(bytes), nullptr, 0, nullptr, 0, nullptr);
+            std::free(handles);
+            if (result == CUDA_SUCCESS) {
+                params->phGraph_out = node->bodies;
+            }
+            return result;
+        });
+}
+
+CUresult add_plain(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                   CUgraphNodeParams* params) {
+    switch (params->type) {
+        case CU_GRAPH_NODE_TYPE_KERNEL: {
+            const CUDA_KERNEL_NODE_PARAMS_v2 kernel = kernel_params(*params);
+            return cuda_impl::cuGraphAddKernelNode_v2(out, graph, dependencies, count, &kernel);
+        }
+        case CU_GRAPH_NODE_TYPE_MEMCPY:
+            return cuda_impl::cuGraphAddMemcpyNode(out, graph, dependencies, count,
+                                                   &params->memcpy.copyParams,
+                                                   context_or_current(params->memcpy.copyCtx));
+        case CU_GRAPH_NODE_TYPE_MEMSET: {
+            const CUDA_MEMSET_NODE_PARAMS_v1 fill = memset_params(*params);
+            return cuda_impl::cuGraphAddMemsetNode(out, graph, dependencies, count, &fill,
+                                                   context_or_current(params->memset.ctx));
+        }
+        case CU_GRAPH_NODE_TYPE_HOST: {
+            const CUDA_HOST_NODE_PARAMS host = host_params(*params);
+            return cuda_impl::cuGraphAddHostNode(out, graph, dependencies, count, &host);
+        }
+        case CU_GRAPH_NODE_TYPE_GRAPH:
+            return cuda_impl::cuGraphAddChildGraphNode(out, graph, dependencies, count,
+                                                       params->graph.graph);
+        case CU_GRAPH_NODE_TYPE_EMPTY:
+            return cuda_impl::cuGraphAddEmptyNode(out, graph, dependencies, count);
+        case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+            return cuda_impl::cuGraphAddEventWaitNode(out, graph, dependencies, count,
+                                                      params->eventWait.event);
+        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+            return cuda_impl::cuGraphAddEventRecordNode(out, graph, dependencies, count,
+                                                        params->eventRecord.event);
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+            CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
+            static_assert(sizeof(alloc) == sizeof(params->alloc));
+            std::memcpy(&alloc, &params->alloc, sizeof(alloc));
+            const CUresult result =
+                cuda_impl::cuGraphAddMemAllocNode(out, graph, dependencies, count, &alloc);
+            params->alloc.dptr = alloc.dptr;
+            return result;
+        }
+        case CU_GRAPH_NODE_TYPE_MEM_FREE:
+            return cuda_impl::cuGraphAddMemFreeNode(out, graph, dependencies, count,
+                                                    params->free.dptr);
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+            return add_conditional(out, graph, dependencies, count, &params->conditional);
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/// The edges to a new node, with their data.
+CUresult add_edges(CUgraph graph, CUgraphNode node, const CUgraphNode* dependencies,
+                   const CUgraphEdgeData* data, size_t count) {
+    auto* to = static_cast<CUgraphNode*>(std::malloc(count * sizeof(CUgraphNode)));
+    GANTRY_REFUSE_IF(to == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
+    for (size_t i = 0; i < count; ++i) {
+        to[i] = node;
+    }
+    const CUresult result =
+        cuda_impl::cuGraphAddDependencies_v2(graph, dependencies, to, data, count);
+    std::free(to);
+    return result;
+}
+
 }  // namespace
 }  // namespace gantry::shim
 
@@ -115,23 +221,19 @@ namespace gantry::cuda_impl {
 using namespace gantry::shim;
 
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) noexcept {
-    return list_into(cuda::Op::cuGraphGetNodes, bits(hGraph), nodes, nullptr, numNodes);
+    return list_into(cuda::Op::cuGraphGetNodes, bits(hGraph), nodes, nullptr, nullptr, numNodes);
 }
 
 CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
                              size_t* numRootNodes) noexcept {
-    return list_into(cuda::Op::cuGraphGetRootNodes, bits(hGraph), rootNodes, nullptr, numRootNodes);
+    return list_into(cuda::Op::cuGraphGetRootNodes, bits(hGraph), rootNodes, nullptr, nullptr,
+                     numRootNodes);
 }
 
 CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
                             CUgraphEdgeData* edgeData, size_t* numEdges) noexcept {
     GANTRY_REFUSE_IF((from == nullptr) != (to == nullptr), CUDA_ERROR_INVALID_VALUE);
-    const CUresult result =
-        list_into(cuda::Op::cuGraphGetEdges_v2, bits(hGraph), from, to, numEdges);
-    if (result == CUDA_SUCCESS && from != nullptr) {
-        clear_edges(edgeData, numEdges);
-    }
-    return result;
+    return list_into(cuda::Op::cuGraphGetEdges_v2, bits(hGraph), from, to, edgeData, numEdges);
 }
 
 CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
@@ -142,12 +244,8 @@ CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies,
                                        CUgraphEdgeData* edgeData,
                                        size_t* numDependencies) noexcept {
-    const CUresult result = list_into(cuda::Op::cuGraphNodeGetDependencies_v2, bits(hNode),
-                                      dependencies, nullptr, numDependencies);
-    if (result == CUDA_SUCCESS && dependencies != nullptr) {
-        clear_edges(edgeData, numDependencies);
-    }
-    return result;
+    return list_into(cuda::Op::cuGraphNodeGetDependencies_v2, bits(hNode), dependencies, nullptr,
+                     edgeData, numDependencies);
 }
 
 CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dependencies,
@@ -158,12 +256,8 @@ CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dependencies
 CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* dependentNodes,
                                          CUgraphEdgeData* edgeData,
                                          size_t* numDependentNodes) noexcept {
-    const CUresult result = list_into(cuda::Op::cuGraphNodeGetDependentNodes_v2, bits(hNode),
-                                      dependentNodes, nullptr, numDependentNodes);
-    if (result == CUDA_SUCCESS && dependentNodes != nullptr) {
-        clear_edges(edgeData, numDependentNodes);
-    }
-    return result;
+    return list_into(cuda::Op::cuGraphNodeGetDependentNodes_v2, bits(hNode), dependentNodes,
+                     nullptr, edgeData, numDependentNodes);
 }
 
 CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode* dependentNodes,
@@ -243,51 +337,22 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                            const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                            size_t numDependencies, CUgraphNodeParams* nodeParams) noexcept {
     GANTRY_REFUSE_IF(phGraphNode == nullptr || nodeParams == nullptr, CUDA_ERROR_INVALID_VALUE);
-    GANTRY_REFUSE_IF(!are_plain(dependencyData, numDependencies), CUDA_ERROR_NOT_SUPPORTED);
-    switch (nodeParams->type) {
-        case CU_GRAPH_NODE_TYPE_KERNEL: {
-            const CUDA_KERNEL_NODE_PARAMS_v2 params = kernel_params(*nodeParams);
-            return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies,
-                                           &params);
-        }
-        case CU_GRAPH_NODE_TYPE_MEMCPY:
-            return cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                        &nodeParams->memcpy.copyParams,
-                                        context_or_current(nodeParams->memcpy.copyCtx));
-        case CU_GRAPH_NODE_TYPE_MEMSET: {
-            const CUDA_MEMSET_NODE_PARAMS_v1 params = memset_params(*nodeParams);
-            return cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, &params,
-                                        context_or_current(nodeParams->memset.ctx));
-        }
-        case CU_GRAPH_NODE_TYPE_HOST: {
-            const CUDA_HOST_NODE_PARAMS params = host_params(*nodeParams);
-            return cuGraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
-        }
-        case CU_GRAPH_NODE_TYPE_GRAPH:
-            return cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                            nodeParams->graph.graph);
-        case CU_GRAPH_NODE_TYPE_EMPTY:
-            return cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
-        case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-            return cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                           nodeParams->eventWait.event);
-        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-            return cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                             nodeParams->eventRecord.event);
-        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-            CUDA_MEM_ALLOC_NODE_PARAMS params{};
-            static_assert(sizeof(params) == sizeof(nodeParams->alloc));
-            std::memcpy(&params, &nodeParams->alloc, sizeof(params));
-            const CUresult result =
-                cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
-            nodeParams->alloc.dptr = params.dptr;
-            return result;
-        }
-        case CU_GRAPH_NODE_TYPE_MEM_FREE:
-            return cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                         nodeParams->free.dptr);
-        default: return CUDA_ERROR_NOT_SUPPORTED;
+    if (are_plain(dependencyData, numDependencies)) {
+        return add_plain(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
     }
+    GANTRY_REFUSE_IF(!are_plausible(dependencies, numDependencies), CUDA_ERROR_INVALID_VALUE);
+    // The calls of each type know no edge data: the edges come behind the node.
+    CUgraphNode node = nullptr;
+    CUresult result = add_plain(&node, hGraph, nullptr, 0, nodeParams);
+    if (result == CUDA_SUCCESS) {
+        result = add_edges(hGraph, node, dependencies, dependencyData, numDependencies);
+        if (result == CUDA_SUCCESS) {
+            *phGraphNode = node;
+        } else {
+            (void)cuGraphDestroyNode(node);
+        }
+    }
+    return result;
 }
 
 CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,

@@ -22,6 +22,12 @@ void release_arguments(KeptArguments* kept) noexcept {
     *kept = {};
 }
 
+void release_node(GraphNode* node) noexcept {
+    release_arguments(&node->arguments);
+    std::free(node->bodies);
+    node->bodies = nullptr;
+}
+
 void keep_arguments(KeptArguments* kept, bool is_same_kernel, const Kernel& kernel,
                     const std::byte* packed, std::uint32_t bytes) noexcept {
     if (!is_same_kernel || kept->packed == nullptr) {
@@ -223,10 +229,15 @@ Answer known_node_type(CUgraphNode handle, CUgraphNodeType* type) noexcept {
 
 void graph_ended(CUgraph graph) noexcept {
     g_nodes.for_each([&](std::uint64_t handle, GraphNode* node) {
-        if (node->graph == bits(graph)) {
-            release_arguments(&node->arguments);
-            g_nodes.destroy(handle);
+        if (node->graph != bits(graph)) {
+            return;
         }
+        // A conditional node's graphs end with it.
+        for (unsigned i = 0; i < node->body_count; ++i) {
+            graph_ended(node->bodies[i]);
+        }
+        release_node(node);
+        g_nodes.destroy(handle);
     });
     forget_asked(bits(graph));
     disown_copies(bits(graph));

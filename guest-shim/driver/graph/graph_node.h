@@ -29,7 +29,12 @@ struct GraphNode {
     CUDA_HOST_NODE_PARAMS host;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;  ///< Without access descriptions.
     CUdeviceptr freed;
+    CUgraph* bodies;  ///< Conditional: as the application was given them.
+    unsigned body_count;
 };
+
+/// Frees what the node keeps. It goes, or has not come about.
+void release_node(GraphNode* node) noexcept;
 
 extern SlotTable<GraphNode> g_nodes;
 
@@ -68,7 +73,7 @@ CUresult add_node(CUgraphNode* out, CUgraph graph, CUgraphNodeType type,
     node->type = type;
     const CUresult result = send(node);
     if (result != CUDA_SUCCESS) {
-        release_arguments(&node->arguments);
+        release_node(node);
         g_nodes.destroy(handle);
         return result;
     }

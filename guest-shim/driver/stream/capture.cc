@@ -19,6 +19,14 @@ namespace {
 
 bool none_captures() { return !captures_open(); }
 
+/// What the next node of a stream depends on, as the application was told last.
+struct Told {
+    std::uint64_t stream;
+    CUgraphNode* nodes;
+    CUgraphEdgeData* edges;
+    Told* next;
+};
+
 /// A capture that has begun here, and the handle that its graph has and will have.
 struct OpenCapture {
     std::uint64_t stream;
@@ -27,6 +35,7 @@ struct OpenCapture {
     CUstreamCaptureMode mode;
     const session::Thread* thread;  ///< Who began it.
     bool is_given;                  ///< The graph was there before (cuStreamBeginCaptureToGraph).
+    Told* told;                     ///< One for each stream that was asked about.
 };
 constexpr std::size_t kMostOpenCaptures = 64;
 constexpr std::uint64_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
@@ -45,9 +54,19 @@ void open_capture(std::uint64_t stream, CUstreamCaptureMode mode, std::uint64_t 
     for (OpenCapture& open : g_open) {
         if (open.graph == 0) {
             const std::uint64_t graph = given != 0 ? given : session::mint(HandleKind::kGraph);
-            open = {stream, 0, graph, mode, session::thread(), given != 0};
+            open = {stream, 0, graph, mode, session::thread(), given != 0, nullptr};
             return;
         }
+    }
+}
+
+void forget_told(Told* told) {
+    while (told != nullptr) {
+        Told* next = told->next;
+        std::free(told->nodes);
+        std::free(told->edges);
+        std::free(told);
+        told = next;
     }
 }
 
@@ -84,7 +103,9 @@ OpenCapture close_capture(std::uint64_t stream) {
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
         if (is_capture_of(open, stream)) {
-            const OpenCapture closed = open;
+            OpenCapture closed = open;
+            forget_told(closed.told);
+            closed.told = nullptr;
             open = {};
             return closed;
         }
@@ -110,7 +131,7 @@ CUresult spoil_captures(Concerns concerns) {
 }
 
 CUresult ask_host(std::uint64_t stream, cuda::wire::cuStreamGetCaptureInfo_v3_reply* reply) {
-    const cuda::wire::cuStreamGetCaptureInfo_v3_call arguments{stream, 0, 0};
+    const cuda::wire::cuStreamGetCaptureInfo_v3_call arguments{stream, 0, 0, 0, 0};
     return call_reply(cuda::Op::cuStreamGetCaptureInfo_v3, arguments, reply);
 }
 
@@ -127,6 +148,67 @@ std::uint64_t graph_of(std::uint64_t id) {
         }
     }
     return 0;
+}
+
+constexpr std::uint32_t kMostTold = 1u << 12;
+
+/// Keeps what the host has told: node handles, then their edges' data.
+CUresult keep_told(std::uint64_t graph, std::uint64_t stream, const std::byte* bytes,
+                   std::uint32_t count, Told* out) {
+    Told made{stream, nullptr, nullptr, nullptr};
+    made.nodes = static_cast<CUgraphNode*>(std::calloc(count + 1u, sizeof(CUgraphNode)));
+    made.edges = static_cast<CUgraphEdgeData*>(std::calloc(count + 1u, sizeof(CUgraphEdgeData)));
+    auto* kept = static_cast<Told*>(std::calloc(1, sizeof(Told)));
+    if (made.nodes == nullptr || made.edges == nullptr || kept == nullptr) {
+        std::free(made.nodes);
+        std::free(made.edges);
+        std::free(kept);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    std::memcpy(made.nodes, bytes, count * sizeof(CUgraphNode));
+    std::memcpy(made.edges, bytes + count * sizeof(CUgraphNode), count * sizeof(CUgraphEdgeData));
+    *kept = made;
+    session::Guard guard(g_open_mutex);
+    for (OpenCapture& open : g_open) {
+        if (open.graph != graph) {
+            continue;
+        }
+        for (Told** at = &open.told; *at != nullptr; at = &(*at)->next) {
+            if ((*at)->stream == stream) {
+                Told* old = *at;
+                *at = old->next;
+                old->next = nullptr;
+                forget_told(old);
+                break;
+            }
+        }
+        kept->next = open.told;
+        open.told = kept;
+        *out = made;
+        return CUDA_SUCCESS;
+    }
+    forget_told(kept);
+    return CUDA_ERROR_ILLEGAL_STATE;  // It has ended meanwhile.
+}
+
+/// Lets the host name the capture's graph, and the nodes that the stream's next one depends on.
+CUresult name_nodes(std::uint64_t graph, std::uint64_t stream, Told* told, std::uint32_t* count) {
+    constexpr std::uint32_t kBytes = kMostTold * (sizeof(CUgraphNode) + sizeof(CUgraphEdgeData));
+    auto* bytes = static_cast<std::byte*>(std::malloc(kBytes));
+    GANTRY_REFUSE_IF(bytes == nullptr, CUDA_ERROR_OUT_OF_MEMORY);
+    const std::uint64_t names = session::mint_many(HandleKind::kGraphNode, kMostTold);
+    const cuda::wire::cuStreamGetCaptureInfo_v3_call call{stream, graph, names, kMostTold, 0};
+    cuda::wire::cuStreamGetCaptureInfo_v3_reply reply{};
+    std::uint32_t got = 0;
+    CUresult result = session::call(cuda::Op::cuStreamGetCaptureInfo_v3, &call, sizeof(call),
+                                    nullptr, 0, &reply, sizeof(reply), bytes, kBytes, &got);
+    if (result == CUDA_SUCCESS) {
+        session::unmint(names, kMostTold, reply.new_handles_used);
+        *count = reply.count;
+        result = keep_told(graph, stream, bytes, reply.count, told);
+    }
+    std::free(bytes);
+    return result;
 }
 
 /// `ask` begins it at the host. `given`: as open_capture has it.
@@ -177,6 +259,7 @@ void abandon_capture(std::uint64_t stream) noexcept {
     session::Guard guard(g_open_mutex);
     for (OpenCapture& open : g_open) {
         if (is_capture_of(open, stream)) {
+            forget_told(open.told);
             open = {};
             g_captures.fetch_sub(1, std::memory_order_acq_rel);
         }
@@ -252,7 +335,8 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) noexcept {
     *phGraph = nullptr;
     GANTRY_REFUSE_IF(is_other_threads(bits(hStream)), CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     const OpenCapture closed = close_capture(bits(hStream));
-    const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream), closed.graph};
+    const cuda::wire::cuStreamEndCapture_call arguments{bits(hStream), closed.graph,
+                                                        closed.is_given ? 1u : 0u, 0};
     const CUresult result = call_status(cuda::Op::cuStreamEndCapture, arguments);
     if (result != CUDA_SUCCESS && !closed.is_given) {
         disown_copies(arguments.graph);
@@ -286,15 +370,40 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* capt
     if (*captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         return CUDA_SUCCESS;
     }
-    if (dependencies_out != nullptr || edgeData_out != nullptr || numDependencies_out != nullptr) {
-        return CUDA_ERROR_NOT_SUPPORTED;  // The nodes of an open capture have no names yet.
-    }
     if (id_out != nullptr) {
         *id_out = reply.id;
     }
+    const bool wants_nodes =
+        dependencies_out != nullptr || edgeData_out != nullptr || numDependencies_out != nullptr;
+    if (graph_out == nullptr && !wants_nodes) {
+        return CUDA_SUCCESS;
+    }
+    const std::uint64_t graph = graph_of(reply.id);
+    GANTRY_REFUSE_IF(graph == 0, CUDA_ERROR_NOT_SUPPORTED);
+    Told told{};
+    std::uint32_t count = 0;
+    if (const CUresult result = name_nodes(graph, bits(hStream), &told, &count);
+        result != CUDA_SUCCESS) {
+        return result;
+    }
     if (graph_out != nullptr) {
-        *graph_out = reinterpret_cast<CUgraph>(graph_of(reply.id));
-        GANTRY_REFUSE_IF(*graph_out == nullptr, CUDA_ERROR_NOT_SUPPORTED);
+        *graph_out = reinterpret_cast<CUgraph>(graph);
+    }
+    if (dependencies_out != nullptr) {
+        *dependencies_out = told.nodes;
+    }
+    if (edgeData_out != nullptr) {
+        *edgeData_out = told.edges;
+    }
+    if (numDependencies_out != nullptr) {
+        *numDependencies_out = count;
+    }
+    // The nodes are named all the same: an application may ask again, for the edges as well.
+    constexpr CUgraphEdgeData kPlain{};
+    for (std::uint32_t i = 0; dependencies_out != nullptr && edgeData_out == nullptr && i < count;
+         ++i) {
+        GANTRY_REFUSE_IF(std::memcmp(&told.edges[i], &kPlain, sizeof(kPlain)) != 0,
+                         CUDA_ERROR_LOSSY_QUERY);
     }
     return CUDA_SUCCESS;
 }
@@ -311,6 +420,24 @@ CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus* capture
                                 cuuint64_t* id_out) noexcept {
     return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, nullptr, nullptr, nullptr,
                                      nullptr);
+}
+
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dependencies,
+                                              const CUgraphEdgeData* dependencyData,
+                                              size_t numDependencies, unsigned int flags) noexcept {
+    GANTRY_REFUSE_IF(!is_stream(hStream), CUDA_ERROR_INVALID_HANDLE);
+    GANTRY_REFUSE_IF(flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES ||
+                         (numDependencies != 0 && dependencies == nullptr),
+                     CUDA_ERROR_INVALID_VALUE);
+    GANTRY_REFUSE_IF(none_captures(), CUDA_ERROR_ILLEGAL_STATE);
+    return marshal::cuStreamUpdateCaptureDependencies_v2(hStream, dependencies, dependencyData,
+                                                         numDependencies, flags);
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode* dependencies,
+                                           size_t numDependencies, unsigned int flags) noexcept {
+    return cuStreamUpdateCaptureDependencies_v2(hStream, dependencies, nullptr, numDependencies,
+                                                flags);
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) noexcept {

@@ -43,6 +43,35 @@ inline CUresult need_in_exec(Call& call, std::uint64_t exec_handle, std::uint64_
     return result;
 }
 
+/// Handles that the guest offers for nodes without a name.
+struct NewNames {
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;
+    std::uint64_t used = 0;
+};
+
+/// Handles of native nodes; such as a capture made get theirs from what the guest offers.
+inline CUresult name_nodes(Call& call, std::uint64_t owner, std::span<const CUgraphNode> nodes,
+                           NewNames* names, std::vector<std::uint64_t>* out) {
+    ObjectTable& objects = call.process().objects;
+    for (const CUgraphNode node : nodes) {
+        const auto native = reinterpret_cast<std::uint64_t>(node);
+        std::uint64_t handle = objects.handle_of(native, HandleKind::kGraphNode);
+        if (handle == 0) {
+            if (names->used >= names->count) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            handle = names->first + names->used++ * cuda::kHandleStep;
+            if (call.reserve(HandleKind::kGraphNode, handle) != CUDA_SUCCESS ||
+                call.add_object(handle, native, owner) != CUDA_SUCCESS) {
+                return CUDA_ERROR_INVALID_HANDLE;
+            }
+        }
+        out->push_back(handle);
+    }
+    return CUDA_SUCCESS;
+}
+
 inline void note_configured(Call& call, HandleKind kind, std::uint64_t handle,
                             std::span<const std::byte> trailing) {
     call.configured(kind, handle, Recipe{call.op(), call.args(), trailing});

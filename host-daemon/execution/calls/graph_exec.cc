@@ -149,6 +149,22 @@ CUresult cuGraphClone(CallContext& context, CUgraph* made, CUgraph original) {
     return result;
 }
 
+CUresult cuGraphExecChildGraphNodeSetParams(CallContext& context, CUgraphExec exec,
+                                            CUgraphNode node, CUgraph child) {
+    Call& call = as_call(context);
+    if (call.api().cuGraphExecChildGraphNodeSetParams == nullptr) {
+        return call.unsupported(call.op());
+    }
+    const CUresult result = call.api().cuGraphExecChildGraphNodeSetParams(exec, node, child);
+    if (result == CUDA_SUCCESS) {
+        call.process().graphs.book.replaced_child(
+            call.process().objects.handle_of(reinterpret_cast<std::uint64_t>(exec),
+                                             HandleKind::kGraphExec),
+            node, child);
+    }
+    return result;
+}
+
 }  // namespace served
 
 }  // namespace gantry::worker

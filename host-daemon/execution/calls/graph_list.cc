@@ -1,5 +1,6 @@
 // Lists of graph nodes. Nodes that a capture made get their handles when they are first listed.
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "host-daemon/execution/calls/graph_calls.h"
@@ -10,30 +11,8 @@ namespace {
 using cuda::wire_hand::GraphListCall;
 using cuda::wire_hand::GraphListReply;
 
-/// Handles of native nodes; such as a capture made get theirs from the guest's offered range.
-CUresult name_nodes(Call& call, const GraphListCall& list, std::uint64_t owner,
-                    std::span<const CUgraphNode> nodes, std::uint64_t* used,
-                    std::vector<std::uint64_t>* out) {
-    ObjectTable& objects = call.process().objects;
-    for (const CUgraphNode node : nodes) {
-        const auto native = reinterpret_cast<std::uint64_t>(node);
-        std::uint64_t handle = objects.handle_of(native, HandleKind::kGraphNode);
-        if (handle == 0) {
-            if (*used >= list.new_handle_count) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
-            handle = list.first_new_handle + (*used)++ * cuda::kHandleStep;
-            if (call.reserve(HandleKind::kGraphNode, handle) != CUDA_SUCCESS ||
-                call.add_object(handle, native, owner) != CUDA_SUCCESS) {
-                return CUDA_ERROR_INVALID_HANDLE;
-            }
-        }
-        out->push_back(handle);
-    }
-    return CUDA_SUCCESS;
-}
-
-/// Asks the driver with `get(owner, first, second, count)` (null arrays: how many), and answers.
+/// Asks the driver with `get(owner, first, second, edge data, count)` (null arrays: how many), and
+/// answers.
 /// `entry`: the driver's function behind it, null where it has none.
 template <typename Owner, typename Entry, typename Get>
 CUresult answer_list(CallContext& context, const GraphListCall& list, Reply& reply, Entry* entry,
@@ -48,7 +27,7 @@ CUresult answer_list(CallContext& context, const GraphListCall& list, Reply& rep
         need(call, list.graph, kOfGraph ? HandleKind::kGraph : HandleKind::kGraphNode, &owner);
     std::size_t count = 0;
     if (result == CUDA_SUCCESS) {
-        result = get(owner, nullptr, nullptr, &count);
+        result = get(owner, nullptr, nullptr, nullptr, &count);
     }
     if (result != CUDA_SUCCESS) {
         return result;
@@ -57,21 +36,31 @@ CUresult answer_list(CallContext& context, const GraphListCall& list, Reply& rep
     std::vector<CUgraphNode> second(has_pairs ? count : 0);
     GraphListReply answer{};
     answer.count = count;
+    const bool wants_data = list.wants_edge_data != 0;
+    std::vector<CUgraphEdgeData> data(wants_data ? count : 0);
     std::vector<std::uint64_t> handles;
     if (list.capacity != 0) {
         if (count != 0) {
-            result = get(owner, first.data(), second.data(), &count);
+            result =
+                get(owner, first.data(), second.data(), wants_data ? data.data() : nullptr, &count);
         }
         first.resize(std::min<std::uint64_t>(count, list.capacity));
         second.resize(has_pairs ? first.size() : 0);
+        data.resize(wants_data ? first.size() : 0);
+        NewNames names{list.first_new_handle, list.new_handle_count};
         const std::uint64_t parent =
             kOfGraph ? list.graph : call.process().objects.parent_of(list.graph);
         for (const auto* nodes : {&first, &second}) {
             if (result == CUDA_SUCCESS) {
-                result = name_nodes(call, list, parent, *nodes, &answer.new_handles_used, &handles);
+                result = name_nodes(call, parent, *nodes, &names, &handles);
             }
         }
         answer.count = first.size();
+        answer.new_handles_used = names.used;
+    }
+    for (const CUgraphEdgeData& each : data) {  // As large as a handle.
+        static_assert(sizeof(each) == sizeof(std::uint64_t));
+        handles.push_back(std::bit_cast<std::uint64_t>(each));
     }
     answer.trailing_bytes = static_cast<std::uint32_t>(handles.size() * sizeof(std::uint64_t));
     reply.put(answer);
@@ -84,17 +73,21 @@ CUresult answer_list(CallContext& context, const GraphListCall& list, Reply& rep
 CUresult on_cuGraphGetNodes(CallContext& context, const wire::cuGraphGetNodes_call& list,
                             std::span<const std::byte>, Reply& reply) {
     auto* const entry = as_call(context).api().cuGraphGetNodes;
-    return answer_list<CUgraph>(context, list, reply, entry,
-                                [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*,
-                                    std::size_t* count) { return entry(graph, nodes, count); });
+    return answer_list<CUgraph>(
+        context, list, reply, entry,
+        [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*, CUgraphEdgeData*, std::size_t* count) {
+            return entry(graph, nodes, count);
+        });
 }
 
 CUresult on_cuGraphGetRootNodes(CallContext& context, const wire::cuGraphGetRootNodes_call& list,
                                 std::span<const std::byte>, Reply& reply) {
     auto* const entry = as_call(context).api().cuGraphGetRootNodes;
-    return answer_list<CUgraph>(context, list, reply, entry,
-                                [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*,
-                                    std::size_t* count) { return entry(graph, nodes, count); });
+    return answer_list<CUgraph>(
+        context, list, reply, entry,
+        [&](CUgraph graph, CUgraphNode* nodes, CUgraphNode*, CUgraphEdgeData*, std::size_t* count) {
+            return entry(graph, nodes, count);
+        });
 }
 
 CUresult on_cuGraphGetEdges_v2(CallContext& context, const wire::cuGraphGetEdges_v2_call& list,
@@ -102,9 +95,8 @@ CUresult on_cuGraphGetEdges_v2(CallContext& context, const wire::cuGraphGetEdges
     auto* const entry = as_call(context).api().cuGraphGetEdges_v2;
     return answer_list<CUgraph>(
         context, list, reply, entry,
-        [&](CUgraph graph, CUgraphNode* from, CUgraphNode* to, std::size_t* count) {
-            return entry(graph, from, to, nullptr, count);
-        },
+        [&](CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
+            std::size_t* count) { return entry(graph, from, to, data, count); },
         true);
 }
 
@@ -114,9 +106,8 @@ CUresult on_cuGraphNodeGetDependencies_v2(CallContext& context,
     auto* const entry = as_call(context).api().cuGraphNodeGetDependencies_v2;
     return answer_list<CUgraphNode>(
         context, list, reply, entry,
-        [&](CUgraphNode node, CUgraphNode* nodes, CUgraphNode*, std::size_t* count) {
-            return entry(node, nodes, nullptr, count);
-        });
+        [&](CUgraphNode node, CUgraphNode* nodes, CUgraphNode*, CUgraphEdgeData* data,
+            std::size_t* count) { return entry(node, nodes, data, count); });
 }
 
 CUresult on_cuGraphNodeGetDependentNodes_v2(CallContext& context,
@@ -125,9 +116,8 @@ CUresult on_cuGraphNodeGetDependentNodes_v2(CallContext& context,
     auto* const entry = as_call(context).api().cuGraphNodeGetDependentNodes_v2;
     return answer_list<CUgraphNode>(
         context, list, reply, entry,
-        [&](CUgraphNode node, CUgraphNode* nodes, CUgraphNode*, std::size_t* count) {
-            return entry(node, nodes, nullptr, count);
-        });
+        [&](CUgraphNode node, CUgraphNode* nodes, CUgraphNode*, CUgraphEdgeData* data,
+            std::size_t* count) { return entry(node, nodes, data, count); });
 }
 
 }  // namespace gantry::worker

@@ -239,6 +239,9 @@ CUresult cuGraphAddChildGraphNode(CallContext& context, CUgraphNode* made, CUgra
     const CUresult result =
         call.api().cuGraphAddChildGraphNode(made, graph, dependencies, count, child);
     CudaGraphBook& graphs = call.process().graphs.book;
+    if (result == CUDA_SUCCESS) {
+        call.process().graphs.user_objects.note_clone(child, graph);
+    }
     if (result == CUDA_SUCCESS && graphs.knows_memory()) {
         graphs.note_memory(graph, graphs.memory_of(child));
     }

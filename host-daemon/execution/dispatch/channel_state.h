@@ -22,6 +22,7 @@ struct ChannelState {
     std::vector<std::uint64_t> confirmed;
     std::optional<CallbackBroker::Parked> parked_callback;
     std::optional<CallbackBroker::Open> open_callback;  ///< The guest runs it meanwhile.
+    std::vector<wire::CallbackReply> loose_callbacks;   ///< That it has not been given yet.
     ErrorLedger::OfLanes async_errors{};
     std::vector<std::byte> pending_output;
     std::vector<PinnedBytes> pinned;    ///< What copies wrote and no stream of memory carries.

@@ -118,6 +118,7 @@ Result<std::chrono::microseconds> Execution::freeze(std::chrono::microseconds de
     process_.streams.look_at_events(GuestStreams::Look::kAll);
     process_.streams.look_at_bulk_copies();
     process_.channel.output.collect();
+    process_.graphs.user_objects.shut();
     frozen_ = true;
     hold_mirror(*process_.channel.memory(), true);
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
@@ -128,6 +129,7 @@ void Execution::thaw() {
     if (frozen_) {
         frozen_ = false;
         hold_mirror(*process_.channel.memory(), false);
+        process_.graphs.user_objects.open();
         loop_.resume();
     }
 }
@@ -149,6 +151,7 @@ Result<ChannelState> Execution::channel_state() const {
     }
     if (!process_.is_broken()) {  // Else nothing stands behind it any more.
         state.open_callback = channel.callbacks.open();
+        state.loose_callbacks = channel.callbacks.loose();
     }
     state.answers = channel.replies.log();
     state.confirmed = channel.replies.confirmed();

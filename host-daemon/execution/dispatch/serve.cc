@@ -92,9 +92,18 @@ Result<void> Execution::take_over(std::unique_ptr<ChannelMemory> channel, const 
     if (state.open_callback) {
         process_.channel.callbacks.load_open(*state.open_callback);
     }
+    for (const region::CallbackReply& callback : state.loose_callbacks) {
+        process_.channel.callbacks.run_loose(callback);
+    }
     if (state.parked_callback) {
         process_.channel.callbacks.wait(*state.parked_callback);
     }
+    // What nobody but the restore has held ends now.
+    process_.device.bind_thread();
+    for (const auto& [object, count] : process_.graphs.user_objects.take_held()) {
+        process_.device.api().cuUserObjectRelease(object, count);
+    }
+    process_.graphs.user_objects.open();
     process_.launches.hold_back(true);
     on_loop_.is_first_command_due = true;
     on_loop_.first_new_position =

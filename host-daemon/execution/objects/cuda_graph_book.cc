@@ -1,5 +1,7 @@
 #include "host-daemon/execution/objects/cuda_graph_book.h"
 
+#include <algorithm>
+
 #include "proto/cuda/gen/opcodes.h"
 
 namespace gantry::worker {
@@ -8,9 +10,16 @@ CudaGraphBook::~CudaGraphBook() {
     if (!execs_.empty()) {
         device_.bind_thread();
     }
-    for (const auto& [handle, exec] : execs_) {
-        destroy(exec.made_from);
-        destroy(exec.updated_from);
+    for (auto& [handle, exec] : execs_) {
+        destroy_all(exec);
+    }
+}
+
+void CudaGraphBook::destroy_all(Exec& exec) {
+    destroy(exec.made_from);
+    destroy(exec.updated_from);
+    for (const auto& [node, child] : exec.children) {
+        destroy(child);
     }
 }
 
@@ -29,6 +38,8 @@ void CudaGraphBook::destroy(CUgraph graph) {
         MutexLock lock(untold_mutex_);
         untold_.erase(graph);
         lock.unlock();
+        user_objects_.forget_graph(graph);
+        conditions.forget_graph(graph);
         device_.api().cuGraphDestroy(graph);
     }
 }
@@ -50,6 +61,7 @@ std::optional<CUkernelNodeAttrValue> CudaGraphBook::untold_of(CUgraphNode node) 
 }
 
 void CudaGraphBook::forget_node(CUgraphNode node) {
+    conditions.forget_node(node);
     MutexLock lock(untold_mutex_);
     for (auto& [graph, nodes] : untold_) {
         nodes.erase(node);
@@ -57,6 +69,7 @@ void CudaGraphBook::forget_node(CUgraphNode node) {
 }
 
 void CudaGraphBook::note_clone(CUgraph graph, CUgraph made) {
+    user_objects_.note_clone(graph, made);
     MutexLock lock(untold_mutex_);
     const auto nodes = untold_.find(graph);
     if (nodes == untold_.end() || device_.api().cuGraphNodeFindInClone == nullptr) {
@@ -75,7 +88,11 @@ void CudaGraphBook::add(std::uint64_t handle, std::uint64_t source, CUgraph grap
     Exec exec;
     exec.source = source;
     exec.flags = flags;
-    exec.made_from = clone(graph);
+    if (conditions.are_in(graph)) {
+        exec.described = describe != nullptr ? describe(graph) : nullptr;
+    } else {
+        exec.made_from = clone(graph);
+    }
     exec.memory = memory_of(graph);
     add(handle, std::move(exec));
 }
@@ -96,11 +113,15 @@ void CudaGraphBook::updated(std::uint64_t handle, CUgraph graph) {
         return;
     }
     destroy(exec->second.updated_from);
-    exec->second.updated_from = clone(graph);
+    exec->second.updated_from = conditions.are_in(graph) ? nullptr : clone(graph);
     exec->second.update_lost = exec->second.updated_from == nullptr;
     exec->second.records.reset();
     const auto memory = memory_.find(graph);
     exec->second.memory = memory == memory_.end() ? GraphMemory{} : memory->second;
+    for (const auto& [node, child] : exec->second.children) {
+        destroy(child);
+    }
+    exec->second.children.clear();
     // Every node has the new graph's parameters now; which nodes are enabled stays.
     std::erase_if(exec->second.changes, [](const auto& entry) {
         return entry.first.first != static_cast<std::uint16_t>(cuda::Op::cuGraphNodeSetEnabled);
@@ -111,6 +132,10 @@ CUgraphNode CudaGraphBook::twin_of(const Exec& exec, CUgraphNode node) const {
     if (exec.made_again) {
         const auto twin = exec.twins.find(node);
         return twin != exec.twins.end() ? twin->second : nullptr;
+    }
+    if (exec.described != nullptr) {
+        const auto& nodes = exec.described->nodes;
+        return std::find(nodes.begin(), nodes.end(), node) != nodes.end() ? node : nullptr;
     }
     CUgraphNode twin = nullptr;
     return exec.made_from != nullptr && device_.api().cuGraphNodeFindInClone != nullptr &&
@@ -126,9 +151,10 @@ void CudaGraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedComm
         return;
     }
     const CUgraphNode twin = restored_node != nullptr ? restored_node : twin_of(exec->second, node);
-    // A changed child graph may be gone when the change has to be made again.
-    if (twin == nullptr ||
-        command.op == static_cast<std::uint16_t>(cuda::Op::cuGraphExecChildGraphNodeSetParams)) {
+    if (command.op == static_cast<std::uint16_t>(cuda::Op::cuGraphExecChildGraphNodeSetParams)) {
+        return;  // replaced_child() has it: the graph may be gone when it is to be done again.
+    }
+    if (twin == nullptr) {
         exec->second.update_lost = true;
         return;
     }
@@ -137,12 +163,29 @@ void CudaGraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedComm
     exec->second.changes[{op, twin}] = std::move(command);
 }
 
+void CudaGraphBook::replaced_child(std::uint64_t handle, CUgraphNode node, CUgraph child) {
+    MutexLock lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return;
+    }
+    exec->second.records.reset();
+    const CUgraphNode twin = exec->second.made_again ? node : twin_of(exec->second, node);
+    const CUgraph copy = twin != nullptr ? clone(child) : nullptr;
+    if (copy == nullptr) {
+        exec->second.update_lost = true;
+        return;
+    }
+    CUgraph& kept = exec->second.children[twin];
+    destroy(kept);
+    kept = copy;
+}
+
 void CudaGraphBook::remove(std::uint64_t handle) {
     MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
     if (exec != execs_.end()) {
-        destroy(exec->second.made_from);
-        destroy(exec->second.updated_from);
+        destroy_all(exec->second);
         execs_.erase(exec);
     }
 }
@@ -181,6 +224,9 @@ std::vector<CUevent> CudaGraphBook::recorded_events(std::uint64_t handle) {
         exec->second.records.emplace();
         find_records(exec->second.made_from, &*exec->second.records);
         find_records(exec->second.updated_from, &*exec->second.records);
+        for (const auto& [node, child] : exec->second.children) {
+            find_records(child, &*exec->second.records);
+        }
     }
     return *exec->second.records;
 }
@@ -205,6 +251,8 @@ void CudaGraphBook::note_memory(CUgraph graph, const GraphMemory& memory) {
 void CudaGraphBook::forget_graph(CUgraph graph) {
     const MutexLock lock(mutex_);
     const MutexLock untold_lock(untold_mutex_);
+    user_objects_.forget_graph(graph);
+    conditions.forget_graph(graph);
     memory_.erase(graph);
     free_nodes_.erase(graph);
     untold_.erase(graph);

@@ -8,23 +8,32 @@
 // An exec that was made again comes from its clone, not from the guest's graph; `twins` leads from
 // the nodes of the guest's graph to those the exec knows.
 //
+// A graph with conditional nodes cannot be cloned. It is described when it is instantiated (by
+// `describe`, which the state of a move provides), and has one exec at a time; its own nodes stand
+// for those of the clone.
+//
 // Memory nodes are empty nodes to the driver, since device memory comes from the arena: the book
 // knows which addresses a graph allocates and frees, and DeviceMemory keeps them.
 //
-// Threads: all calls lock. Failure: an exec that the driver cannot clone (memory or conditional
-// nodes) works, and is_whole() says that it cannot move. Cost: a clone per instantiation.
+// Threads: all calls lock. Failure: an exec that the driver cannot clone and nobody describes
+// works, and is_whole() says that it cannot move. Cost: a clone per instantiation.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
+#include "host-daemon/execution/objects/conditions.h"
 #include "host-daemon/execution/objects/objects.h"
+#include "host-daemon/execution/objects/user_object_book.h"
 #include "proto/base/mutex.h"
 
 namespace gantry::worker {
@@ -38,22 +47,33 @@ struct GraphMemory {
 class CudaGraphBook {
 public:
     using Nodes = std::map<CUgraphNode, CUgraphNode>;
+    /// What a graph was when it was instantiated.
+    struct Description {
+        std::string graph;               ///< snapshot::Graph, without handles.
+        std::vector<CUgraphNode> nodes;  ///< By position in it.
+    };
     struct Exec {
         std::uint64_t source = 0;  ///< The guest's graph; it may be gone.
         std::uint64_t flags = 0;
-        CUgraph made_from = nullptr;     ///< Null: the driver could not clone it.
-        CUgraph updated_from = nullptr;  ///< Null: never updated as a whole.
-        bool update_lost = false;        ///< The graph of the last update could not be cloned.
-        bool made_again = false;         ///< From `made_from` itself: `twins` counts.
+        CUgraph made_from = nullptr;                   ///< Null: the driver could not clone it.
+        std::shared_ptr<const Description> described;  ///< In place of `made_from`.
+        CUgraph updated_from = nullptr;                ///< Null: never updated as a whole.
+        bool update_lost = false;  ///< The graph of the last update could not be cloned.
+        bool made_again = false;   ///< From `made_from` itself: `twins` counts.
         Nodes twins;
         GraphMemory memory;
         /// By op and node of `made_from`.
         std::map<std::pair<std::uint16_t, CUgraphNode>, RecordedCommand> changes;
+        /// Clones of what child graphs were replaced by, by node of `made_from`.
+        std::map<CUgraphNode, CUgraph> children;
         std::optional<std::vector<CUevent>> records;  ///< Events it records, once asked for.
-        [[nodiscard]] bool is_whole() const { return made_from != nullptr && !update_lost; }
+        [[nodiscard]] bool is_whole() const {
+            return (made_from != nullptr || described != nullptr) && !update_lost;
+        }
     };
 
-    explicit CudaGraphBook(Device& device) : device_(device) {}
+    CudaGraphBook(Device& device, UserObjectBook& user_objects)
+        : device_(device), user_objects_(user_objects) {}
     ~CudaGraphBook();
     CudaGraphBook(const CudaGraphBook&) = delete;
     CudaGraphBook& operator=(const CudaGraphBook&) = delete;
@@ -64,6 +84,8 @@ public:
     void add(std::uint64_t exec, Exec made);
     void updated(std::uint64_t exec, CUgraph graph);
     void changed(std::uint64_t exec, CUgraphNode node, RecordedCommand command);
+    /// Its child graph at `node`, as the driver has it in the exec, is like `child` now.
+    void replaced_child(std::uint64_t exec, CUgraphNode node, CUgraph child);
     void remove(std::uint64_t exec);
 
     [[nodiscard]] std::optional<Exec> find(std::uint64_t exec) const;
@@ -95,16 +117,22 @@ public:
     /// The graph allocates at `address` once more.
     void allocates_again(CUgraph graph, std::uint64_t address);
 
+    Conditions conditions;
+    /// Null when it cannot. Set before the first exec.
+    std::function<std::shared_ptr<const Description>(CUgraph)> describe;
+
     /// During a restore: the node that a change is for, whatever handle its command names.
     CUgraphNode restored_node = nullptr;
 
 private:
     CUgraph clone(CUgraph graph);
+    void destroy_all(Exec& exec);
     void destroy(CUgraph graph);
     void find_records(CUgraph graph, std::vector<CUevent>* events) const;
     [[nodiscard]] CUgraphNode twin_of(const Exec& exec, CUgraphNode node) const;
 
     Device& device_;
+    UserObjectBook& user_objects_;
     mutable Mutex mutex_ GANTRY_ACQUIRED_BEFORE(untold_mutex_);
     std::map<std::uint64_t, Exec> execs_ GANTRY_GUARDED_BY(mutex_);
     std::map<CUgraph, GraphMemory> memory_ GANTRY_GUARDED_BY(mutex_);

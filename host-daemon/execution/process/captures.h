@@ -13,13 +13,14 @@
 #include <set>
 
 #include "host-daemon/execution/device/device.h"
+#include "host-daemon/execution/objects/objects.h"
 #include "proto/base/mutex.h"
 
 namespace gantry::worker {
 
 class Captures {
 public:
-    explicit Captures(Device& device) : device_(device) {}
+    Captures(Device& device, ObjectTable& objects) : device_(device), objects_(objects) {}
 
     [[nodiscard]] bool any() const { return count() != 0; }
     [[nodiscard]] std::uint32_t count() const { return count_.load(); }
@@ -30,6 +31,13 @@ public:
     /// The stream is not captured any more, or is gone; nothing if no capture began on it.
     void end(std::uint64_t key);
 
+    /// The graph of an open capture was named: the name goes with the capture unless that ends
+    /// well.
+    void note_graph(std::uint64_t handle);
+    [[nodiscard]] bool makes_graph(std::uint64_t handle) const;
+    void keep_graph(std::uint64_t handle);
+    void drop_graph(std::uint64_t handle);
+
     enum class Change { kBegun, kEnded };
     /// Is called in begin() and end(), in the order of the changes. Set before the first one.
     std::function<void(Change)> on_change;
@@ -38,10 +46,12 @@ public:
 
 private:
     Device& device_;
+    ObjectTable& objects_;
     std::atomic<std::uint32_t> count_{0};
-    Mutex mutex_;
+    mutable Mutex mutex_;
     std::set<std::uint64_t> keys_
         GANTRY_GUARDED_BY(mutex_);  ///< Of the streams that captures began on.
+    std::set<std::uint64_t> graphs_ GANTRY_GUARDED_BY(mutex_);  ///< That captures are making.
 };
 
 }  // namespace gantry::worker

@@ -51,6 +51,11 @@ void GuestProcess::destroy_object(const Object& object) {
             break;
         case HandleKind::kGraphExec: end(api.cuGraphExecDestroy, object.native); break;
         case HandleKind::kLinkState: end(api.cuLinkDestroy, object.native); break;
+        case HandleKind::kUserObject:
+            if (const unsigned left = graphs.user_objects.silence(object.handle); left != 0) {
+                api.cuUserObjectRelease(reinterpret_cast<CUuserObject>(object.native), left);
+            }
+            break;
         case HandleKind::kTexObject:
             if (api.cuTexObjectDestroy != nullptr) {
                 api.cuTexObjectDestroy(object.native);

@@ -5,14 +5,19 @@
 
 #include "host-daemon/execution/objects/cuda_graph_book.h"
 #include "host-daemon/execution/objects/cuda_graph_params.h"
+#include "host-daemon/execution/objects/user_object_book.h"
 #include "host-daemon/execution/process/captures.h"
 
 namespace gantry::worker {
 
 struct GuestGraphs {
     GuestGraphs(Device& device, ObjectTable& objects)
-        : book(device), kernel_names(device, objects), captures(device) {}
+        : user_objects(objects),
+          book(device, user_objects),
+          kernel_names(device, objects),
+          captures(device, objects) {}
 
+    UserObjectBook user_objects;
     CudaGraphBook book;
     KernelNames kernel_names;
     Captures captures;

@@ -33,6 +33,13 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output, const Proce
           {options.batches_launches, options.always_prepares_launches}),
       executors_(std::make_unique<LaneExecutors>([this] { contexts.bind_thread(); })) {
     memory.device.on_freed = [this](DeviceVa address) { shares.memory.freed(address.value); };
+    graphs.user_objects.set_offer([this](const UserObjectBook::Destructor& destructor) {
+        wire::CallbackReply reply{};
+        reply.function = destructor.function;
+        reply.user_data = destructor.argument;
+        reply.kind = wire::CallbackKind::kHostFunction;
+        channel.callbacks.run_loose(reply);
+    });
     graphs.captures.on_change = [this](Captures::Change change) {
         streams.bulk_board.capturing(change == Captures::Change::kBegun);
         if (change == Captures::Change::kEnded) {
@@ -43,6 +50,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output, const Proce
 
 GuestProcess::~GuestProcess() {
     stop_executors();
+    graphs.user_objects.shut();
     device.bind_thread();
     streams.clear();
     bulk_pages.unlock();

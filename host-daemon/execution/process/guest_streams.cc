@@ -212,8 +212,10 @@ void GuestStreams::drop_lane_capture(std::uint32_t lane) {
         }
         CUgraph graph = nullptr;
         (void)api.cuStreamEndCapture(own, &graph);
-        const auto native = reinterpret_cast<std::uint64_t>(graph);
-        if (graph != nullptr && objects_.handle_of(native, HandleKind::kGraph) == 0) {
+        const std::uint64_t handle =
+            objects_.handle_of(reinterpret_cast<std::uint64_t>(graph), HandleKind::kGraph);
+        if (graph != nullptr && (handle == 0 || captures_.makes_graph(handle))) {
+            captures_.drop_graph(handle);
             api.cuGraphDestroy(graph);  // Not one that it was adding to.
         }
         captures_.end(HeldWork::key_of_lane(lane));

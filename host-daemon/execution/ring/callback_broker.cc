@@ -68,7 +68,7 @@ void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
         wire::CallbackReply reply = callback->reply;
         reply.callback_id = ticket;
         reply.status = status;
-        due_.push_back({ticket, callback->position, reply});
+        due_.push_back({ticket, callback->position, reply, false});
         if (const std::optional<Offer> offer = next_offer_locked()) {
             lock.unlock();
             answer_(offer->parked, offer->reply);
@@ -88,6 +88,33 @@ void CallbackBroker::run_one(Callback* callback, std::uint32_t status) {
     if (!callback->repeats) {
         callbacks_.erase(callback);
     }
+}
+
+void CallbackBroker::run_loose(const wire::CallbackReply& reply) {
+    MutexLock lock(mutex_);
+    if (cancelled_) {
+        return;
+    }
+    const std::uint64_t ticket = next_ticket_++;
+    wire::CallbackReply named = reply;
+    named.callback_id = ticket;
+    due_.push_back({ticket, 0, named, true});
+    const std::optional<Offer> offer = next_offer_locked();
+    lock.unlock();
+    if (offer) {
+        answer_(offer->parked, offer->reply);
+    }
+}
+
+std::vector<wire::CallbackReply> CallbackBroker::loose() const {
+    MutexLock lock(mutex_);
+    std::vector<wire::CallbackReply> out;
+    for (const Due& due : due_) {
+        if (due.is_loose) {
+            out.push_back(due.reply);
+        }
+    }
+    return out;
 }
 
 std::optional<CallbackBroker::Offer> CallbackBroker::next_offer_locked() {
@@ -142,7 +169,9 @@ std::optional<CallbackBroker::Open> CallbackBroker::open() const {
 
 void CallbackBroker::load_open(const Open& open) {
     MutexLock lock(mutex_);
-    loaded_ = open;
+    if (open.position != 0) {  // Else no stream comes to it again.
+        loaded_ = open;
+    }
     with_guest_ = open.ticket;
     guest_position_ = open.position;
     finished_below_ = open.ticket;

@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
+#include <vector>
 
 #include "proto/base/mutex.h"
 #include "proto/wire/control_ops.h"
@@ -54,6 +55,10 @@ public:
     Callback* add(const wire::CallbackReply& reply, std::uint64_t position);
     /// One that a graph holds: it may run any number of times, until forget().
     Callback* add_repeating(const wire::CallbackReply& reply);
+    /// Lets the guest run a function once that nothing waits for; not outstanding.
+    void run_loose(const wire::CallbackReply& reply);
+    /// Those that the guest has not got yet, in order.
+    [[nodiscard]] std::vector<wire::CallbackReply> loose() const;
     /// What a pointer that a driver gives back stands for; nullopt when it is none of ours.
     [[nodiscard]] std::optional<wire::CallbackReply> find(const void* callback) const;
     /// Undoes add() when the launch has failed; ends a repeating one.
@@ -67,7 +72,7 @@ public:
     [[nodiscard]] std::optional<Parked> parked() const;
     /// The guest's callback_done command. False for a callback that is not with the guest.
     bool done(std::uint64_t callback_id);
-    /// Position of the callback that the guest has; 0: none, or one of a graph.
+    /// The callback that the guest has; position 0: no command waits for it.
     [[nodiscard]] std::optional<Open> open() const;
     /// The guest has this callback from another worker: when its command is executed here, it is
     /// not offered again. Before anything is executed.
@@ -83,6 +88,7 @@ private:
         std::uint64_t ticket = 0;
         std::uint64_t position = 0;
         wire::CallbackReply reply{};
+        bool is_loose = false;
     };
     Callback* add_locked(const wire::CallbackReply& reply, bool repeats) GANTRY_REQUIRES(mutex_);
     void run_one(Callback* callback, std::uint32_t status);

@@ -22,7 +22,8 @@ class CudaGraphReader {
 public:
     explicit CudaGraphReader(worker::GuestProcess& process);
 
-    /// `nodes`, if wanted: the driver's nodes, by position in the description.
+    /// `nodes`, if wanted: the driver's nodes, by position in the description; behind them those of
+    /// the graphs of conditional nodes, in the same order.
     Result<void> read(CUgraph graph, snapshot::Graph* out,
                       std::vector<CUgraphNode>* nodes = nullptr);
     /// The guest's graphs and execs, in order of making.
@@ -33,7 +34,10 @@ private:
         std::uint64_t handle = 0;
         std::uint64_t order = 0;
     };
-    Result<void> read_node(CUgraphNode node, snapshot::GraphNode* out, bool* names_pinned);
+    Result<void> read_node(CUgraphNode node, snapshot::GraphNode* out, bool* names_pinned,
+                           std::vector<CUgraphNode>* inner);
+    Result<void> read_conditional(CUgraphNode node, snapshot::GraphNode* out, bool* names_pinned,
+                                  std::vector<CUgraphNode>* inner);
     Result<void> read_kernel(CUgraphNode node, snapshot::GraphNode* out);
     Result<void> read_copy(CUgraphNode node, snapshot::GraphNode* out, bool* names_pinned);
     Result<void> read_edges(CUgraph graph, const std::map<CUgraphNode, std::uint64_t>& positions,
@@ -52,13 +56,22 @@ class CudaGraphWriter {
 public:
     explicit CudaGraphWriter(worker::GuestProcess& process) : process_(process) {}
 
-    /// `nodes`: the driver's nodes by position.
+    /// `nodes`: the driver's nodes, as CudaGraphReader::read() has them.
     Result<CUgraph> make(const snapshot::Graph& graph, std::vector<CUgraphNode>* nodes);
     Result<void> make_guest_graph(const snapshot::Graph& graph);
     Result<void> make_exec(const snapshot::GraphExec& exec);
 
 private:
-    Result<CUgraphNode> make_node(CUgraph graph, const snapshot::GraphNode& node);
+    Result<void> fill(CUgraph graph, const snapshot::Graph& described,
+                      std::vector<CUgraphNode>* nodes);
+    Result<CUgraphNode> make_node(CUgraph graph, const snapshot::GraphNode& node,
+                                  std::vector<CUgraphNode>* inner);
+    Result<CUgraphNode> make_conditional(CUgraph graph, const snapshot::GraphNode& node,
+                                         std::vector<CUgraphNode>* inner);
+    Result<void> make_condition(CUgraph graph, const snapshot::Condition& condition);
+    Result<CUgraphExec> instantiate(const snapshot::GraphExec& described,
+                                    worker::CudaGraphBook::Exec* exec,
+                                    std::vector<CUgraphNode>* nodes);
     Result<CUgraphNode> make_kernel(CUgraph graph, const snapshot::GraphNode& node);
     Result<CUgraphNode> make_child(CUgraph graph, const snapshot::GraphNode& node);
     Result<void> make_edges(CUgraph graph, const snapshot::Graph& described,
@@ -71,6 +84,12 @@ private:
     worker::GuestProcess& process_;
     /// Nodes of guest graphs that this writer has made, by position.
     std::map<std::uint64_t, std::vector<CUgraphNode>> made_;
+    std::map<std::uint64_t, snapshot::Graph> described_;  ///< As they were made, without handles.
 };
+
+/// As of a graph that nobody has named.
+snapshot::Graph without_names(snapshot::Graph graph);
+/// Lets the process's book describe graphs that cannot be cloned.
+void describe_graphs(worker::GuestProcess& process);
 
 }  // namespace gantry::state

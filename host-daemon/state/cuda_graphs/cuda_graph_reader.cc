@@ -113,8 +113,27 @@ Result<void> CudaGraphReader::read_copy(CUgraphNode node, snapshot::GraphNode* o
     return {};
 }
 
+Result<void> CudaGraphReader::read_conditional(CUgraphNode node, snapshot::GraphNode* out,
+                                               bool* names_pinned,
+                                               std::vector<CUgraphNode>* inner) {
+    const auto known = process_.graphs.book.conditions.of_node(node);
+    if (!known) {
+        return not_movable("conditional", "one of its conditional nodes is not known");
+    }
+    out->set_condition(known->condition);
+    out->set_conditional_type(known->type);
+    for (const CUgraph body : known->bodies) {
+        std::vector<CUgraphNode> nodes;
+        GANTRY_TRY(read(body, out->add_bodies(), &nodes));
+        const auto& described = out->bodies(out->bodies_size() - 1);
+        *names_pinned = *names_pinned || described.names_pinned_memory();
+        inner->insert(inner->end(), nodes.begin(), nodes.end());
+    }
+    return {};
+}
+
 Result<void> CudaGraphReader::read_node(CUgraphNode node, snapshot::GraphNode* out,
-                                        bool* names_pinned) {
+                                        bool* names_pinned, std::vector<CUgraphNode>* inner) {
     const driver::DriverApi& api = process_.device.api();
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     CUresult result = api.cuGraphNodeGetType(node, &type);
@@ -136,6 +155,8 @@ Result<void> CudaGraphReader::read_node(CUgraphNode node, snapshot::GraphNode* o
         case CU_GRAPH_NODE_TYPE_EMPTY: return {};
         case CU_GRAPH_NODE_TYPE_KERNEL: return read_kernel(node, out);
         case CU_GRAPH_NODE_TYPE_MEMCPY: return read_copy(node, out, names_pinned);
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+            return read_conditional(node, out, names_pinned, inner);
         case CU_GRAPH_NODE_TYPE_MEMSET: {
             CUDA_MEMSET_NODE_PARAMS_v1 params{};
             result = api.cuGraphMemsetNodeGetParams(node, &params);
@@ -179,8 +200,8 @@ Result<void> CudaGraphReader::read_node(CUgraphNode node, snapshot::GraphNode* o
             break;
         }
         default:
-            return not_movable("node", fmt::format("it has a node of type {} (memory, conditional "
-                                                   "or external semaphore)",
+            return not_movable("node", fmt::format("it has a node of type {} (memory or "
+                                                   "external semaphore)",
                                                    static_cast<int>(type)));
     }
     return result == CUDA_SUCCESS ? Result<void>()
@@ -237,13 +258,26 @@ Result<void> CudaGraphReader::read(CUgraph graph, snapshot::Graph* out,
     }
     std::map<CUgraphNode, std::uint64_t> positions;
     bool names_pinned = false;
+    std::vector<CUgraphNode> inner;
+    for (const worker::Condition& condition : process_.graphs.book.conditions.of(graph)) {
+        snapshot::Condition* described = out->add_conditions();
+        described->set_handle(condition.handle);
+        described->set_default_value(condition.default_value);
+        described->set_flags(condition.flags);
+    }
+    for (const auto& reference : process_.graphs.user_objects.of_graph(graph)) {
+        snapshot::UserObjectReference* held = out->add_user_objects();
+        held->set_user_object(reference.handle);
+        held->set_count(reference.count);
+    }
     for (std::size_t i = 0; i < count; ++i) {
         positions.emplace(nodes[i], i);
-        GANTRY_TRY(read_node(nodes[i], out->add_nodes(), &names_pinned));
+        GANTRY_TRY(read_node(nodes[i], out->add_nodes(), &names_pinned, &inner));
     }
     out->set_names_pinned_memory(names_pinned);
     GANTRY_TRY(read_edges(graph, positions, out));
     if (nodes_out != nullptr) {
+        nodes.insert(nodes.end(), inner.begin(), inner.end());
         *nodes_out = std::move(nodes);
     }
     return {};
@@ -269,7 +303,7 @@ Result<void> CudaGraphReader::read_exec(
     snapshot::GraphExec* out) {
     const auto exec = process_.graphs.book.find(object.handle);
     if (!exec || !exec->is_whole()) {
-        return not_movable("node", "the driver cannot clone it (memory or conditional nodes)");
+        return not_movable("node", "the driver cannot clone it, or what it was updated from");
     }
     out->set_handle(object.handle);
     out->set_order(object.order);
@@ -278,7 +312,14 @@ Result<void> CudaGraphReader::read_exec(
     out->set_flags(exec->flags);
     add_memory(exec->memory, out);
     std::vector<CUgraphNode> nodes;
-    GANTRY_TRY(read(exec->made_from, out->mutable_graph(), &nodes));
+    if (exec->described != nullptr) {
+        if (!out->mutable_graph()->ParseFromString(exec->described->graph)) {
+            return not_movable("node", "its description is damaged");
+        }
+        nodes = exec->described->nodes;
+    } else {
+        GANTRY_TRY(read(exec->made_from, out->mutable_graph(), &nodes));
+    }
     if (exec->updated_from != nullptr) {
         GANTRY_TRY(read(exec->updated_from, out->mutable_updated()));
     }
@@ -291,8 +332,10 @@ Result<void> CudaGraphReader::read_exec(
         source == sources.end() ? std::vector<CUgraphNode>() : source->second;
     for (const CUgraphNode node : source_nodes) {
         CUgraphNode twin = process_.graphs.book.node_in(object.handle, node);
-        if (!exec->made_again && process_.device.api().cuGraphNodeFindInClone(
-                                     &twin, node, exec->made_from) != CUDA_SUCCESS) {
+        if (exec->described != nullptr) {
+            twin = node;
+        } else if (!exec->made_again && process_.device.api().cuGraphNodeFindInClone(
+                                            &twin, node, exec->made_from) != CUDA_SUCCESS) {
             twin = nullptr;  // Added to the graph since.
         }
         const auto position = positions.find(twin);
@@ -303,7 +346,54 @@ Result<void> CudaGraphReader::read_exec(
         change->set_node(positions.at(key.second));
         change->set_command(encode_command(command));
     }
+    for (const auto& [node, child] : exec->children) {
+        snapshot::GraphChange* change = out->add_changes();
+        change->set_node(positions.at(node));
+        GANTRY_TRY(read(child, change->mutable_child()));
+    }
     return {};
+}
+
+namespace {
+
+/// Of another graph, made from the same nodes: they have names of their own, if any.
+void forget_names(snapshot::Graph* graph) {
+    graph->clear_handle();
+    graph->clear_order();
+    graph->clear_context();
+    graph->clear_allocates();
+    graph->clear_frees();
+    for (snapshot::GraphNode& node : *graph->mutable_nodes()) {
+        node.clear_handle();
+        node.clear_order();
+        node.clear_aliases();
+        if (node.has_child()) {
+            forget_names(node.mutable_child());
+        }
+        for (snapshot::Graph& body : *node.mutable_bodies()) {
+            forget_names(&body);
+        }
+    }
+}
+
+}  // namespace
+
+snapshot::Graph without_names(snapshot::Graph graph) {
+    forget_names(&graph);
+    return graph;
+}
+
+void describe_graphs(worker::GuestProcess& process) {
+    process.graphs.book.describe = [&process](CUgraph graph) {
+        auto made = std::make_shared<worker::CudaGraphBook::Description>();
+        snapshot::Graph described;
+        const auto read = CudaGraphReader(process).read(graph, &described, &made->nodes);
+        if (!read.ok()) {
+            return std::shared_ptr<const worker::CudaGraphBook::Description>();
+        }
+        made->graph = without_names(std::move(described)).SerializeAsString();
+        return std::shared_ptr<const worker::CudaGraphBook::Description>(std::move(made));
+    };
 }
 
 Result<void> CudaGraphReader::read_all(snapshot::ObjectGraph* out) {

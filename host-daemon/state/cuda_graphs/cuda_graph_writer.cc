@@ -1,5 +1,6 @@
 // CudaGraphWriter: graphs made again from their descriptions.
 #include <fmt/format.h>
+#include <google/protobuf/util/message_differencer.h>
 
 #include <array>
 #include <cstring>
@@ -163,13 +164,105 @@ Result<CUgraphNode> CudaGraphWriter::make_child(CUgraph graph, const snapshot::G
     return made;
 }
 
-Result<CUgraphNode> CudaGraphWriter::make_node(CUgraph graph, const snapshot::GraphNode& node) {
+/// A driver that gives out the lowest number that is free gives the wanted one once those below it
+/// are taken. Tried in a graph that goes again: a condition without a node cannot be instantiated.
+Result<void> CudaGraphWriter::make_condition(CUgraph graph, const snapshot::Condition& condition) {
+    constexpr int kMostTries = 4096;
+    const driver::DriverApi& api = process_.device.api();
+    if (api.cuGraphConditionalHandleCreate == nullptr) {
+        return failed(process_, CUDA_ERROR_NOT_SUPPORTED, "making a condition again");
+    }
+    const auto create = [&](CUgraph in, CUgraphConditionalHandle* made) {
+        return api.cuGraphConditionalHandleCreate(made, in, process_.device.context(),
+                                                  condition.default_value(), condition.flags());
+    };
+    std::vector<CUgraph> tried;
+    CUgraphConditionalHandle made = 0;
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 0; i < kMostTries && result == CUDA_SUCCESS; ++i) {
+        CUgraph trial = nullptr;
+        result = api.cuGraphCreate(&trial, 0);
+        if (result == CUDA_SUCCESS) {
+            result = create(trial, &made);
+            tried.push_back(trial);
+        }
+        if (made >= condition.handle()) {
+            break;
+        }
+    }
+    if (!tried.empty()) {
+        api.cuGraphDestroy(tried.back());
+        tried.pop_back();
+    }
+    if (result == CUDA_SUCCESS) {
+        result = create(graph, &made);
+    }
+    for (const CUgraph trial : tried) {
+        api.cuGraphDestroy(trial);
+    }
+    if (result != CUDA_SUCCESS) {
+        return failed(process_, result, "making a condition again");
+    }
+    if (made != condition.handle()) {
+        return Error{Code::kFailedPrecondition, "feature.graph.conditional.not_movable",
+                     fmt::format("a condition of a CUDA graph is {:#x} to the program's kernels, "
+                                 "and {:#x} to this driver",
+                                 condition.handle(), made)};
+    }
+    process_.graphs.book.conditions.note(
+        graph, {condition.handle(), condition.default_value(), condition.flags()});
+    return {};
+}
+
+Result<CUgraphNode> CudaGraphWriter::make_conditional(CUgraph graph,
+                                                      const snapshot::GraphNode& node,
+                                                      std::vector<CUgraphNode>* inner) {
+    CUgraphNodeParams params{};
+    params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    params.conditional.handle = node.condition();
+    params.conditional.type = static_cast<CUgraphConditionalNodeType>(node.conditional_type());
+    params.conditional.size = static_cast<unsigned>(node.bodies_size());
+    params.conditional.ctx = process_.device.context();
+    CUgraphNode made = nullptr;
+    if (node.bodies_size() == 0) {
+        return damaged("a conditional node without a graph");
+    }
+    if (const CUresult result =
+            worker::add_conditional_node(process_.device.api(), graph, {}, &params, &made);
+        result != CUDA_SUCCESS) {
+        return failed(process_, result, "making a conditional node again");
+    }
+    worker::ConditionalNode known;
+    known.graph = graph;
+    known.condition = node.condition();
+    known.type = node.conditional_type();
+    known.bodies.assign(params.conditional.phGraph_out,
+                        params.conditional.phGraph_out + node.bodies_size());
+    process_.graphs.book.conditions.note_node(made, known);
+    for (int i = 0; i < node.bodies_size(); ++i) {
+        const snapshot::Graph& body = node.bodies(i);
+        const CUgraph native = known.bodies[static_cast<std::size_t>(i)];
+        std::vector<CUgraphNode> nodes;
+        GANTRY_TRY(fill(native, body, &nodes));
+        if (body.handle() != 0) {
+            GANTRY_TRY(name(body.handle(), body.order(), reinterpret_cast<std::uint64_t>(native),
+                            node.handle()));
+            GANTRY_TRY(name_nodes(body, nodes, body.handle()));
+        }
+        inner->insert(inner->end(), nodes.begin(), nodes.end());
+    }
+    return made;
+}
+
+Result<CUgraphNode> CudaGraphWriter::make_node(CUgraph graph, const snapshot::GraphNode& node,
+                                               std::vector<CUgraphNode>* inner) {
     const driver::DriverApi& api = process_.device.api();
     CUgraphNode made = nullptr;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     switch (static_cast<CUgraphNodeType>(node.type())) {
         case CU_GRAPH_NODE_TYPE_KERNEL: return make_kernel(graph, node);
         case CU_GRAPH_NODE_TYPE_GRAPH: return make_child(graph, node);
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL: return make_conditional(graph, node, inner);
         case CU_GRAPH_NODE_TYPE_EMPTY:
             result = api.cuGraphAddEmptyNode(&made, graph, nullptr, 0);
             break;
@@ -266,6 +359,33 @@ Result<void> CudaGraphWriter::make_edges(CUgraph graph, const snapshot::Graph& d
                                   : failed(process_, result, "making the edges of a graph again");
 }
 
+Result<void> CudaGraphWriter::fill(CUgraph graph, const snapshot::Graph& described,
+                                   std::vector<CUgraphNode>* nodes) {
+    const driver::DriverApi& api = process_.device.api();
+    for (const snapshot::UserObjectReference& held : described.user_objects()) {
+        const CUuserObject object = process_.graphs.user_objects.native_of(held.user_object());
+        if (object == nullptr || api.cuGraphRetainUserObject == nullptr) {
+            return damaged("a user object that is not there");
+        }
+        if (const CUresult result = api.cuGraphRetainUserObject(graph, object, held.count(), 0);
+            result != CUDA_SUCCESS) {
+            return failed(process_, result, "holding a user object again");
+        }
+        process_.graphs.user_objects.retain(graph, object, held.count());
+    }
+    for (const snapshot::Condition& condition : described.conditions()) {
+        GANTRY_TRY(make_condition(graph, condition));
+    }
+    std::vector<CUgraphNode> inner;
+    for (const snapshot::GraphNode& node : described.nodes()) {
+        GANTRY_ASSIGN(const CUgraphNode made, make_node(graph, node, &inner));
+        nodes->push_back(made);
+    }
+    GANTRY_TRY(make_edges(graph, described, *nodes));
+    nodes->insert(nodes->end(), inner.begin(), inner.end());
+    return {};
+}
+
 Result<CUgraph> CudaGraphWriter::make(const snapshot::Graph& described,
                                       std::vector<CUgraphNode>* nodes) {
     CUgraph graph = nullptr;
@@ -273,14 +393,8 @@ Result<CUgraph> CudaGraphWriter::make(const snapshot::Graph& described,
         result != CUDA_SUCCESS) {
         return failed(process_, result, "making a graph again");
     }
-    auto fill = [&]() -> Result<void> {
-        for (const snapshot::GraphNode& node : described.nodes()) {
-            GANTRY_ASSIGN(const CUgraphNode made, make_node(graph, node));
-            nodes->push_back(made);
-        }
-        return make_edges(graph, described, *nodes);
-    };
-    if (const auto filled = fill(); !filled.ok()) {
+    if (const auto filled = fill(graph, described, nodes); !filled.ok()) {
+        process_.graphs.book.forget_graph(graph);
         process_.device.api().cuGraphDestroy(graph);
         return filled.error();
     }
@@ -297,8 +411,49 @@ Result<void> CudaGraphWriter::make_guest_graph(const snapshot::Graph& described)
         name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(graph), 0));
     GANTRY_TRY(name_nodes(described, nodes, described.handle()));
     process_.graphs.book.note_memory(graph, memory_of(described));
+    if (process_.graphs.book.conditions.are_in(graph)) {
+        described_[described.handle()] = without_names(described);
+    }
     made_[described.handle()] = std::move(nodes);
     return {};
+}
+
+/// Of a graph with conditions there is one exec at a time, since it and the graph share them: it is
+/// instantiated from the guest's graph as long as there is one.
+Result<CUgraphExec> CudaGraphWriter::instantiate(const snapshot::GraphExec& described,
+                                                 worker::CudaGraphBook::Exec* exec,
+                                                 std::vector<CUgraphNode>* nodes) {
+    CUgraph graph = nullptr;
+    const auto source = described_.find(described.source_graph());
+    if (source != described_.end()) {
+        if (!google::protobuf::util::MessageDifferencer::Equals(source->second,
+                                                                described.graph())) {
+            return Error{Code::kFailedPrecondition, "feature.graph.conditional.not_movable",
+                         "a CUDA graph with conditional nodes was changed after it was "
+                         "instantiated"};
+        }
+        auto description = std::make_shared<worker::CudaGraphBook::Description>();
+        description->graph = described.graph().SerializeAsString();
+        description->nodes = made_[described.source_graph()];
+        *nodes = description->nodes;
+        exec->described = std::move(description);
+        exec->made_again = false;
+        graph = process_.objects.native_as<CUgraph>(described.source_graph(), HandleKind::kGraph);
+    } else {
+        GANTRY_ASSIGN(exec->made_from, make(described.graph(), nodes));
+        graph = exec->made_from;
+    }
+    CUgraphExec made = nullptr;
+    const CUresult result =
+        process_.device.api().cuGraphInstantiateWithFlags(&made, graph, described.flags());
+    if (result != CUDA_SUCCESS) {
+        if (exec->made_from != nullptr) {
+            process_.graphs.book.forget_graph(exec->made_from);
+            process_.device.api().cuGraphDestroy(exec->made_from);
+        }
+        return failed(process_, result, "instantiating a graph again");
+    }
+    return made;
 }
 
 Result<void> CudaGraphWriter::make_exec(const snapshot::GraphExec& described) {
@@ -312,7 +467,7 @@ Result<void> CudaGraphWriter::make_exec(const snapshot::GraphExec& described) {
     exec.made_again = true;
     exec.memory = memory_of(described);
     std::vector<CUgraphNode> nodes;
-    GANTRY_ASSIGN(exec.made_from, make(described.graph(), &nodes));
+    GANTRY_ASSIGN(const CUgraphExec made, instantiate(described, &exec, &nodes));
     const auto source = made_.find(exec.source);
     const std::size_t known = source == made_.end() ? 0 : source->second.size();
     for (std::size_t i = 0;
@@ -325,9 +480,8 @@ Result<void> CudaGraphWriter::make_exec(const snapshot::GraphExec& described) {
             exec.twins[source->second[i]] = nodes[position - 1];
         }
     }
-    CUgraphExec made = nullptr;
-    CUresult result = api.cuGraphInstantiateWithFlags(&made, exec.made_from, described.flags());
-    if (result == CUDA_SUCCESS && described.has_updated()) {
+    CUresult result = CUDA_SUCCESS;
+    if (described.has_updated()) {
         std::vector<CUgraphNode> ignored;
         CUgraphExecUpdateResultInfo info{};
         GANTRY_ASSIGN(exec.updated_from, make(described.updated(), &ignored));
@@ -340,6 +494,21 @@ Result<void> CudaGraphWriter::make_exec(const snapshot::GraphExec& described) {
     GANTRY_TRY(
         name(described.handle(), described.order(), reinterpret_cast<std::uint64_t>(made), 0));
     for (const snapshot::GraphChange& change : described.changes()) {
+        if (change.has_child() && change.node() < nodes.size()) {
+            std::vector<CUgraphNode> ignored;
+            GANTRY_ASSIGN(const CUgraph child, make(change.child(), &ignored));
+            result = api.cuGraphExecChildGraphNodeSetParams(made, nodes[change.node()], child);
+            if (result == CUDA_SUCCESS) {
+                process_.graphs.book.replaced_child(described.handle(), nodes[change.node()],
+                                                    child);
+            }
+            process_.graphs.book.forget_graph(child);
+            api.cuGraphDestroy(child);
+            if (result != CUDA_SUCCESS) {
+                return failed(process_, result, "replacing a child graph again");
+            }
+            continue;
+        }
         worker::RecordedCommand command;
         if (change.node() >= nodes.size() || !decode_command(change.command(), &command)) {
             return damaged("a changed node that is not there");

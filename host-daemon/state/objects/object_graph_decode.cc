@@ -94,12 +94,21 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
         }
     }
     if (execution.open_callback_seq() != 0) {
-        if (execution.open_callback_seq() <= execution.next_seq() ||
+        // Position 0: nothing in the ring waits for it.
+        const bool is_loose = execution.open_callback_seq() == 1;
+        if ((!is_loose && execution.open_callback_seq() <= execution.next_seq()) ||
             execution.open_callback_id() == 0 || execution.open_callback_id() == ~0ull) {
             return bad_graph("a host callback that cannot be open");
         }
         state->open_callback = worker::CallbackBroker::Open{execution.open_callback_seq() - 1,
                                                             execution.open_callback_id()};
+    }
+    for (const snapshot::LooseCallback& loose : execution.loose_callbacks()) {
+        wire::CallbackReply callback{};
+        callback.function = loose.function();
+        callback.user_data = loose.argument();
+        callback.kind = wire::CallbackKind::kHostFunction;
+        state->loose_callbacks.push_back(callback);
     }
     constexpr std::uint64_t kConfirmOffset = offsetof(wire::HostWords, confirm_seq);
     for (const auto& [offset, value] : execution.host_words()) {

@@ -408,6 +408,11 @@ void add_execution(worker::GuestProcess& process, const worker::ChannelState& st
         out->set_open_callback_seq(state.open_callback->position + 1);
         out->set_open_callback_id(state.open_callback->ticket);
     }
+    for (const wire::CallbackReply& callback : state.loose_callbacks) {
+        snapshot::LooseCallback* loose = out->add_loose_callbacks();
+        loose->set_function(callback.function);
+        loose->set_argument(callback.user_data);
+    }
     for (const worker::PinnedBytes& pinned : state.pinned) {
         snapshot::PinnedBytes* written = out->add_pinned_writes();
         written->set_pool_offset(pinned.offset);
@@ -463,6 +468,11 @@ Result<snapshot::ObjectGraph> encode(worker::GuestProcess& process, std::uint64_
     add_virtual_memory(process, &graph);
     add_pools(process, &graph);
     add_links(process, &graph);
+    for (const auto& held : process.graphs.user_objects.of_guest()) {
+        snapshot::UserObject* object = graph.add_user_objects();
+        object->set_handle(held.handle);
+        object->set_count(held.count);
+    }
     add_cooperative_grids(process, &graph);
     add_private(process, &graph);
     GANTRY_TRY(CudaGraphReader(process).read_all(&graph));

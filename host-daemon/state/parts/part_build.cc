@@ -200,6 +200,7 @@ Result<void> PartTarget::build(DecodedGraph& graph, bool is_final) {
 
 Result<void> PartTarget::build_objects(DecodedGraph& graph, bool is_final) {
     process_.device.bind_thread();
+    process_.graphs.user_objects.shut();  // Until the guest is served.
     wire::DeviceFacts shown = process_.facts;
     take_facts(graph.message.device(), &shown);
     GANTRY_TRY(process_.device.show(shown));
@@ -254,6 +255,7 @@ Result<void> PartTarget::build_objects(DecodedGraph& graph, bool is_final) {
         late_graphs_.emplace();
         *late_graphs_->mutable_graphs() = graph.message.graphs();
         *late_graphs_->mutable_graph_execs() = graph.message.graph_execs();
+        *late_graphs_->mutable_user_objects() = graph.message.user_objects();
     }
     return flush_kept_blocks();
 }

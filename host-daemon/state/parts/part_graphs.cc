@@ -10,6 +10,8 @@ namespace {
 /// An exec that can be made only once the guest's region is mapped, or whose graph can.
 bool is_late(const snapshot::ObjectGraph& graph, const snapshot::GraphExec& exec) {
     return exec.graph().names_pinned_memory() || exec.updated().names_pinned_memory() ||
+           std::any_of(exec.changes().begin(), exec.changes().end(),
+                       [](const auto& each) { return each.child().names_pinned_memory(); }) ||
            std::any_of(graph.graphs().begin(), graph.graphs().end(), [&](const auto& each) {
                return each.handle() == exec.source_graph() && each.names_pinned_memory();
            });
@@ -40,6 +42,18 @@ Result<void> PartTarget::build_graphs(const snapshot::ObjectGraph& graph, bool l
         const auto now = wanted.find(handle);
         if (now == wanted.end() || now->second != description) {
             drop_graph(handle);
+        }
+    }
+    const driver::DriverApi& api = process_.device.api();
+    for (const snapshot::UserObject& described : graph.user_objects()) {
+        // What the restore itself holds keeps it alive meanwhile.
+        worker::UserObjectBook& book = process_.graphs.user_objects;
+        const CUuserObject object = book.native_of(described.handle());
+        const int more = book.set_count(described.handle(), described.count());
+        if (object != nullptr && more > 0) {
+            api.cuUserObjectRetain(object, static_cast<unsigned>(more));
+        } else if (object != nullptr && more < 0) {
+            api.cuUserObjectRelease(object, static_cast<unsigned>(-more));
         }
     }
     CudaGraphWriter writer(process_);

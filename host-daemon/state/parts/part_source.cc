@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "host-daemon/state/blocks/block_ranges.h"
+#include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
 #include "host-daemon/state/objects/object_graph_codec.h"
 #include "host-daemon/state/parts/blocking_features.h"
 #include "host-daemon/state/parts/code_entries.h"
@@ -15,6 +16,11 @@
 #include "proto/base/hex.h"
 
 namespace gantry::state {
+
+PartSource::PartSource(PartContent& content)
+    : content_(content), execution_(content.execution), process_(content.process) {
+    describe_graphs(process_);
+}
 
 PartFacts PartSource::describe() {
     PartFacts facts;

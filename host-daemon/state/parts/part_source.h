@@ -40,8 +40,7 @@ struct PartFacts {
 
 class PartSource {
 public:
-    explicit PartSource(PartContent& content)
-        : content_(content), execution_(content.execution), process_(content.process) {}
+    explicit PartSource(PartContent& content);
     PartSource(const PartSource&) = delete;
     PartSource& operator=(const PartSource&) = delete;
 

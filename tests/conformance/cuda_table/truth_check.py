@@ -26,7 +26,7 @@ ALWAYS_NOT_SUPPORTED = {"cuDeviceGetLuid", "cuProfilerInitialize"}
 NEVER_SENT = {"cuMemAllocManaged", "cuMemAdvise", "cuMemAdvise_v2", "cuMemPrefetchAsync",
               "cuMemPrefetchAsync_v2", "cuMemRangeGetAttribute", "cuStreamAttachMemAsync",
               "cuDeviceGetMemPool", "cuMemGetDefaultMemPool", "cuMemGetMemPool",
-              "cuMemSetMemPool", "cuGraphAddNode_v2", "cuGraphNodeSetParams",
+              "cuMemSetMemPool", "cuGraphNodeSetParams",
               "cuGraphExecNodeSetParams"}
 # The soft GPU has neither a tensor memory accelerator nor multiprocessors to share out.
 SOFT_LACKS = {"cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
@@ -36,9 +36,7 @@ SOFT_HAS_MORE = {"cuGraphAddBatchMemOpNode", "cuGraphBatchMemOpNodeGetParams",
                  "cuGraphBatchMemOpNodeSetParams",
                  "cuGraphExecBatchMemOpNodeSetParams", "cuMemExportToShareableHandle",
                  "cuMemImportFromShareableHandle", "cuMemPrefetchBatchAsync",
-                 "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2",
-                 "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2",
-                 "cuUserObjectCreate"}
+                 "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2"}
 
 
 def bare_refusals(directory):

@@ -71,5 +71,34 @@ TEST(CallbackBroker, TheNextOneIsOfferedOnceTheMovedOneHasEnded) {
     next.get();
 }
 
+TEST(CallbackBroker, ALooseOneHoldsNothingUpAndGoesAlongUntilTheGuestHasIt) {
+    Callbacks callbacks;
+    callbacks.broker.run_loose({});
+    callbacks.broker.run_loose({});
+    EXPECT_EQ(callbacks.broker.outstanding(), 0U);
+    EXPECT_EQ(callbacks.broker.loose().size(), 2U);
+    callbacks.broker.wait({80, 0});
+    ASSERT_EQ(callbacks.offered, std::vector<std::uint64_t>{1});
+    EXPECT_EQ(callbacks.broker.loose().size(), 1U) << "the guest has one";
+    const auto open = callbacks.broker.open();
+    ASSERT_TRUE(open.has_value());
+    EXPECT_EQ(open->position, 0U);
+
+    Callbacks moved;
+    moved.broker.load_open(*open);
+    moved.broker.run_loose({});
+    std::future<void> stream = moved.reach(75);
+    EXPECT_TRUE(moved.broker.done(1));
+    moved.broker.wait({90, 0});
+    EXPECT_EQ(moved.offered, std::vector<std::uint64_t>{2});
+    EXPECT_TRUE(moved.broker.done(2));
+    moved.broker.wait({95, 0});
+    while (moved.offered.size() < 2) {
+        std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_TRUE(moved.broker.done(3));
+    stream.get();
+}
+
 }  // namespace
 }  // namespace gantry::worker
