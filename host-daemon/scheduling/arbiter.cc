@@ -1,0 +1,303 @@
+#include "host-daemon/scheduling/arbiter.h"
+
+#include <algorithm>
+
+namespace gantry::scheduling {
+
+Arbiter::Client* Arbiter::find(ClientId id) {
+    const auto found = clients_.find(id);
+    return found != clients_.end() ? &found->second : nullptr;
+}
+
+void Arbiter::add(ClientId id, Share share, Traffic traffic, Time now) {
+    Client client;
+    client.share = share;
+    client.traffic = traffic;
+    client.last_busy = now - settings_.linger;
+    clients_.insert_or_assign(id, client);
+}
+
+void Arbiter::remove(ClientId id) {
+    clients_.erase(id);
+    if (holder_ == id) {
+        holder_.reset();
+    }
+    if (draining_ == id) {
+        draining_.reset();
+    }
+    if (once_ && once_->id == id) {
+        once_.reset();
+    }
+}
+
+void Arbiter::set_share(ClientId id, Share share) {
+    if (Client* const client = find(id)) {
+        client->share = share;
+    }
+}
+
+void Arbiter::set_claim(ClientId id, const Claim& claim, Time now) {
+    Client* const client = find(id);
+    if (client == nullptr) {
+        return;
+    }
+    const bool was_busy = client->busy();
+    client->claim = claim;
+    if (was_busy && !client->busy()) {
+        client->last_busy = now;
+    }
+    if (was_busy || !client->busy()) {
+        return;
+    }
+    // It was not there: of what the others had meanwhile it is owed a turn at most.
+    std::optional<double> least;
+    for (const auto& [other_id, other] : clients_) {
+        if (other_id != id && other.busy() && other.share.priority == client->share.priority) {
+            least = std::min(least.value_or(other.owed_order), other.owed_order);
+        }
+    }
+    if (least) {
+        const double turn = static_cast<double>(settings_.quantum.count()) / client->share.weight;
+        client->owed_order = std::max(client->owed_order, *least - turn);
+    }
+}
+
+void Arbiter::charge(Client& client, Time time) const {
+    client.charged += time;
+    client.owed_order += static_cast<double>(time.count()) / client.share.weight;
+}
+
+/// What a turn has left at the driver is still its own.
+void Arbiter::charge(Time now) {
+    const Time time = now - charged_until_;
+    charged_until_ = now;
+    const std::optional<ClientId> who = draining_ ? draining_ : holder_;
+    if (Client* const client = who ? find(*who) : nullptr) {
+        charge(*client, time);
+    }
+    if (once_ && once_->id != who) {
+        charge(*find(once_->id), time);
+    }
+}
+
+bool Arbiter::is_above_all(const Clients::value_type& one) const {
+    return one.second.launches() &&
+           std::all_of(clients_.begin(), clients_.end(), [&](const Clients::value_type& other) {
+               return other.first == one.first || !other.second.launches() ||
+                      other.second.share.priority < one.second.share.priority;
+           });
+}
+
+/// Of those with work: of the highest priority the one that had least for its weight.
+const Arbiter::Clients::value_type* Arbiter::next_holder() const {
+    const Clients::value_type* best = nullptr;
+    for (const Clients::value_type& one : clients_) {
+        const Client& client = one.second;
+        if (!client.launches() || !client.busy()) {
+            continue;
+        }
+        if (best == nullptr || client.share.priority > best->second.share.priority ||
+            (client.share.priority == best->second.share.priority &&
+             client.owed_order < best->second.owed_order)) {
+            best = &one;
+        }
+    }
+    return best;
+}
+
+void Arbiter::choose_holder(Time now) {
+    if (draining_ && (!find(*draining_)->claim.runs || now >= drain_until_)) {
+        draining_.reset();
+        turn_begun_ = now;
+    }
+    Client* const held = holder_ ? find(*holder_) : nullptr;
+    const bool lingers =
+        held != nullptr && !held->busy() && now < held->last_busy + settings_.linger;
+    if (held != nullptr && !held->busy() && !lingers) {
+        holder_.reset();
+    }
+    const Clients::value_type* const next = next_holder();
+    if (next == nullptr || next->first == holder_) {
+        if (holder_ && now >= turn_begun_ + settings_.quantum) {
+            turn_begun_ = now;  // Nobody is owed more: another turn.
+        }
+        return;
+    }
+    if (!holder_) {
+        holder_ = next->first;
+        turn_begun_ = now;
+        return;
+    }
+    const std::uint32_t above = next->second.share.priority;
+    if (above > held->share.priority) {
+        holder_ = next->first;  // What is below it has a window at the driver, no more.
+        turn_begun_ = now;
+        draining_.reset();
+    } else if (above == held->share.priority && now >= turn_begun_ + settings_.quantum) {
+        if (held->claim.runs) {
+            draining_ = holder_;
+            drain_until_ = now + settings_.drain_max;
+        }
+        holder_ = next->first;
+        turn_begun_ = now;
+    }
+}
+
+void Arbiter::end_once(Time now) {
+    if (!once_) {
+        return;
+    }
+    const Client& client = *find(once_->id);
+    once_->has_run = once_->has_run || client.claim.runs;
+    const bool has_ended = once_->has_run && !client.claim.runs;
+    const bool is_given_up = !client.busy() || now >= once_->given + settings_.drain_max;
+    if (has_ended || is_given_up || holder_ == once_->id) {
+        once_.reset();
+    }
+}
+
+Time Arbiter::patience_of(const Client& client) const {
+    return client.launches() ? settings_.starvation : settings_.precopy_every;
+}
+
+std::optional<ClientId> Arbiter::most_starved(Time now) const {
+    std::optional<ClientId> most;
+    Time longest{};
+    for (const auto& [id, client] : clients_) {
+        if (!client.waits_since) {
+            continue;
+        }
+        const Time over = now - *client.waits_since - patience_of(client);
+        if (over >= Time{} && (!most || over > longest)) {
+            most = id;
+            longest = over;
+        }
+    }
+    return most;
+}
+
+std::optional<ClientId> Arbiter::best_fit(Time now) const {
+    const auto held = holder_ ? clients_.find(*holder_) : clients_.end();
+    if (!settings_.fills_gaps || held == clients_.end() || held->second.busy()) {
+        return std::nullopt;
+    }
+    const Time room = held->second.last_busy + held->second.claim.gap - settings_.switch_cost - now;
+    const Client* best = nullptr;
+    std::optional<ClientId> id_of_best;
+    for (const auto& [id, client] : clients_) {
+        if (!client.waits_since || client.claim.next == Time{} || client.claim.next > room) {
+            continue;
+        }
+        if (best == nullptr || client.share.priority > best->share.priority ||
+            (client.share.priority == best->share.priority &&
+             client.claim.next > best->claim.next)) {
+            best = &client;
+            id_of_best = id;
+        }
+    }
+    return id_of_best;
+}
+
+void Arbiter::give_once(Time now) {
+    if (once_) {
+        return;
+    }
+    std::optional<ClientId> to = most_starved(now);
+    if (!to) {
+        to = best_fit(now);
+    }
+    if (to) {
+        once_ = Once{*to, now, false};
+        ++serial_;
+        Client& client = *find(*to);
+        ++client.windows_once;
+        client.wait_max = std::max(client.wait_max, now - *client.waits_since);
+        client.waits_since.reset();
+    }
+}
+
+bool Arbiter::may_go_now(const Clients::value_type& one) const {
+    return holder_ ? holder_ == one.first && !draining_ : !draining_;
+}
+
+void Arbiter::set_verdicts(Time now) {
+    for (Clients::value_type& one : clients_) {
+        Client& client = one.second;
+        if (is_above_all(one)) {
+            client.verdict = {Permit::kTold, 0};
+        } else if (once_ && once_->id == one.first) {
+            client.verdict = {Permit::kOnce, serial_};
+        } else {
+            client.verdict = {may_go_now(one) ? Permit::kWindow : Permit::kHold, 0};
+        }
+        const bool waits = client.verdict.permit == Permit::kHold && client.claim.wants;
+        if (!waits) {
+            if (client.waits_since) {
+                client.wait_max = std::max(client.wait_max, now - *client.waits_since);
+            }
+            client.waits_since.reset();
+        } else if (!client.waits_since) {
+            client.waits_since = now;
+        }
+    }
+}
+
+Time Arbiter::next_time(Time now) const {
+    Time next = kNever;
+    const auto at = [&](Time time) { next = std::min(next, std::max(time, now + Time{1})); };
+    const auto held = holder_ ? clients_.find(*holder_) : clients_.end();
+    if (held != clients_.end()) {
+        held->second.busy() ? at(turn_begun_ + settings_.quantum)
+                            : at(held->second.last_busy + settings_.linger);
+    }
+    if (draining_) {
+        at(drain_until_);
+    }
+    if (once_) {
+        at(once_->given + settings_.drain_max);
+        return next;
+    }
+    for (const auto& [id, client] : clients_) {
+        if (client.waits_since) {
+            at(*client.waits_since + patience_of(client));
+        }
+    }
+    return next;
+}
+
+Time Arbiter::step(Time now) {
+    charge(now);
+    if (!is_enabled_ || clients_.size() < 2) {
+        holder_.reset();
+        draining_.reset();
+        once_.reset();
+        for (auto& [id, client] : clients_) {
+            client.verdict = {};
+            client.waits_since.reset();
+        }
+        return kNever;
+    }
+    choose_holder(now);
+    end_once(now);
+    set_verdicts(now);  // Who waits, and since when.
+    give_once(now);
+    set_verdicts(now);
+    return next_time(now);
+}
+
+Verdict Arbiter::verdict(ClientId id) const {
+    const auto found = clients_.find(id);
+    return found != clients_.end() ? found->second.verdict : Verdict{};
+}
+
+std::optional<Arbiter::Standing> Arbiter::standing(ClientId id) const {
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) {
+        return std::nullopt;
+    }
+    const Client& client = found->second;
+    return Standing{client.share,  client.traffic, client.claim,    client.verdict,
+                    holder_ == id, client.charged, client.wait_max, client.windows_once};
+}
+
+}  // namespace gantry::scheduling
