@@ -204,6 +204,7 @@ bool concerns_memory(control::ToWorker::RequestCase kind) {
         case Kind::kServe:
         case Kind::kStatus:
         case Kind::kDescribe:
+        case Kind::kGetAccount:
         case Kind::kAnnounce:
         case Kind::kShutdown:
         case Kind::kShare:
@@ -232,6 +233,7 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kServe: return serve(request.serve().guest(), in);
         case Kind::kStatus: status(reply); return {};
         case Kind::kDescribe: return describe(reply, out);
+        case Kind::kGetAccount: return account(reply, out);
         case Kind::kAnnounce:
             if (ChannelMemory* channel = process_->channel.memory(); channel != nullptr) {
                 execution_->announce(request.announce().migrating());
@@ -381,6 +383,7 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
     ProcessOptions process_options;
     process_options.spin_us = options_.spin_us;
     process_options.batches_launches = !start.single_launches();
+    process_options.accounts_launches = start.account_launches();
     DeviceBaseline& baseline = process_options.baseline;
     baseline.memory_bytes = start.limits().device_memory_bytes();
     baseline.device_name = start.baseline().device_name();
@@ -547,6 +550,28 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     GANTRY_TRY(execution_->take_over(std::move(attached_), *part_->target.channel_state(), epoch_));
     part_->source.end_precopy();
     restoring_ = false;
+    return {};
+}
+
+Result<void> Service::account(control::FromWorker* reply, Descriptors* out) {
+    control::Account account;
+    for (const LaunchAccount::Kernel& kernel : process_->account.list()) {
+        control::KernelAccount& one = *account.add_kernels();
+        if (kernel.image != Sha256{}) {
+            one.set_image_sha256(to_hex(kernel.image));
+        }
+        one.set_entry(kernel.entry);
+        one.mutable_grid()->Add(kernel.shape.grid.begin(), kernel.shape.grid.end());
+        one.mutable_block()->Add(kernel.shape.block.begin(), kernel.shape.block.end());
+        one.set_shared_bytes(kernel.shape.shared_bytes);
+        one.set_launches(kernel.launches);
+        one.set_samples(kernel.samples);
+        one.set_gpu_us(kernel.gpu_us());
+    }
+    const std::string bytes = account.SerializeAsString();
+    GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
+    reply->mutable_account()->set_bytes(bytes.size());
+    out->push_back(std::move(blob));
     return {};
 }
 

@@ -134,6 +134,10 @@ void add_commands(Command& commands, Arguments& a) {
                      "VM name, VM uuid or session id; or a file: what has a slash, ends in .gsnap "
                      "or is there under this name")
         ->required();
+    session(
+        commands.add("account", "Print a session's GPU time and launches, by program and kernel",
+                     [&] { return run_account(a.context, a.session); }),
+        true);
     auto* snapshot =
         commands.add("snapshot", "Save a session to a file; it goes on afterwards",
                      [&] { return run_snapshot(a.context, a.session, a.path, a.suspend); });

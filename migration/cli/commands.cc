@@ -250,6 +250,19 @@ int run_inspect(const Context& context, const std::string& session) {
     return print(context, inspection_json(reply.status(), graphs, context.form == Form::kText));
 }
 
+int run_account(const Context& context, const std::string& session) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::AccountRequest request;
+    request.set_session(session);
+    control::AccountReply reply;
+    if (const auto status = client.stub().Account(&rpc, request, &reply); !status.ok()) {
+        return fail(context, client.explain(status), session);
+    }
+    return show(context, reply, account_text(reply));
+}
+
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend) {
     Client client(context.socket);

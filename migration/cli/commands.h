@@ -26,6 +26,7 @@ int run_validate(const Context& context, const std::string& config);
 int run_force_complete(const Context& context, const std::string& session);
 /// Of a session, or of a snapshot file (snapshot_file.h), for which it needs no gantryd.
 int run_inspect(const Context& context, const std::string& session_or_file);
+int run_account(const Context& context, const std::string& session);
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend);
 int run_restore(const Context& context, const std::string& session, const std::string& path);

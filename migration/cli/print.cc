@@ -195,6 +195,35 @@ std::string replacement_text(const control::ReplaceWorkersReply& reply) {
     return out.empty() ? "no program of the session runs\n" : out;
 }
 
+std::string account_text(const control::AccountReply& reply) {
+    constexpr int kKernels = 20;
+    std::string out =
+        fmt::format("GPU time:  {:.3f} s in {} launches\n", reply.gpu_us() / 1e6, reply.launches());
+    for (const control::ProgramAccount& program : reply.programs()) {
+        out += fmt::format("\nProgram {} {}: {:.3f} s in {} launches\n", program.guest_pid(),
+                           program.process_name(), program.gpu_us() / 1e6, program.launches());
+        out += fmt::format("{:>10} {:>6} {:>10} {:>10}  {:<12}  {}\n", "GPU ms", "%", "launches",
+                           "us each", "image", "kernel");
+        for (int i = 0; i < program.kernels_size() && i < kKernels; ++i) {
+            const control::KernelUse& kernel = program.kernels(i);
+            const double all = program.gpu_us() > 0 ? program.gpu_us() : 1;
+            out += fmt::format(
+                "{:>10.3f} {:>6.1f} {:>10} {:>10.1f}  {:<12}  {} {}\n", kernel.gpu_us() / 1e3,
+                100 * kernel.gpu_us() / all, kernel.launches(),
+                kernel.launches() != 0 ? kernel.gpu_us() / static_cast<double>(kernel.launches())
+                                       : 0.0,
+                kernel.image_sha256().substr(0, 12), kernel.entry().empty() ? "?" : kernel.entry(),
+                fmt::format("({})x({})", fmt::join(kernel.grid(), ","),
+                            fmt::join(kernel.block(), ",")));
+        }
+        if (program.kernels_size() > kKernels) {
+            out +=
+                fmt::format("and {} kernels more, see --json\n", program.kernels_size() - kKernels);
+        }
+    }
+    return out;
+}
+
 std::string preflight_text(const control::PreflightReply& reply) {
     std::string out = fmt::format(
         "Source device:  {}\nTarget device:  {}{}{}\nResident:       {}\n", reply.source_device(),

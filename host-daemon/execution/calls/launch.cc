@@ -95,7 +95,12 @@ CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchC
                            CUfunction function, PackedArguments& packed) {
     call.queued_in(config.hStream);
     call.process().launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
-    const CUresult result = call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
+    CUresult result = CUDA_SUCCESS;
+    {
+        const LaunchAccount::Launch measured(call.process().account, shape_of(launch),
+                                             config.hStream);
+        result = call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
+    }
     bool is_cooperative = false;
     for (unsigned i = 0; i < config.numAttrs; ++i) {
         is_cooperative |= config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE &&
@@ -160,6 +165,7 @@ CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call
     call.queued_in(stream);
     LaunchPolicy& launches = call.process().launches;
     launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
+    const LaunchAccount::Launch measured(call.process().account, shape_of(launch), stream);
     if (!call.may_wait() && launches.launch_one(call.command(), launch, trailing, stream)) {
         return CUDA_SUCCESS;
     }

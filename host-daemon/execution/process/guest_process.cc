@@ -28,10 +28,14 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output, const Proce
                own_events},
               options.word_patience),
       bulk_pages(device, channel, streams.bulk_board),
-      launches(
-          {device, objects, contexts, streams, graphs.captures, held, errors, memory.pinned_writes},
-          {options.batches_launches, options.always_prepares_launches}),
+      account({device, objects, code.modules, graphs.captures, held}),
+      launches({device, objects, contexts, streams, graphs.captures, held, errors,
+                memory.pinned_writes, account},
+               {options.batches_launches, options.always_prepares_launches}),
       executors_(std::make_unique<LaneExecutors>([this] { contexts.bind_thread(); })) {
+    if (options.accounts_launches) {
+        account.begin();
+    }
     memory.device.on_freed = [this](DeviceVa address) { shares.memory.freed(address.value); };
     graphs.user_objects.set_offer([this](const UserObjectBook::Destructor& destructor) {
         wire::CallbackReply reply{};

@@ -26,6 +26,7 @@
 #include "host-daemon/execution/process/guest_memory.h"
 #include "host-daemon/execution/process/guest_streams.h"
 #include "host-daemon/execution/process/held_work.h"
+#include "host-daemon/execution/process/launch_account.h"
 #include "host-daemon/execution/process/launch_policy.h"
 #include "host-daemon/execution/ring/lane_executors.h"
 #include "proto/cuda/wire_hand.h"
@@ -53,6 +54,8 @@ struct ProcessOptions {
     bool batches_launches = true;
     /// Single ones too where it does not pay: a soft GPU executes a graph no faster.
     bool always_prepares_launches = false;
+    /// Whether launches are counted and measured by kernel (launch_account.h).
+    bool accounts_launches = false;
 };
 
 struct ProcessCounters {
@@ -80,6 +83,7 @@ public:
     Contexts contexts;
     GuestStreams streams;
     BulkPages bulk_pages;
+    LaunchAccount account;
     LaunchPolicy launches;
     ProcessCounters counters;
     wire::DeviceFacts facts{};

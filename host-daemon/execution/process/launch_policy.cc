@@ -17,12 +17,15 @@ std::optional<LaunchCall> launch_of(const Command& command) {
 }
 
 KernelLaunch kernel_launch(const LaunchCall& launch, std::span<const std::byte> arguments) {
-    return {{launch.kernel, std::to_array(launch.grid), std::to_array(launch.block),
-             launch.shared_bytes},
-            arguments};
+    return {shape_of(launch), arguments};
 }
 
 }  // namespace
+
+KernelShape shape_of(const LaunchCall& launch) {
+    return {launch.kernel, std::to_array(launch.grid), std::to_array(launch.block),
+            launch.shared_bytes};
+}
 
 LaunchPolicy::LaunchPolicy(const Needs& needs, const Wishes& wishes)
     : contexts_(needs.contexts),
@@ -31,6 +34,7 @@ LaunchPolicy::LaunchPolicy(const Needs& needs, const Wishes& wishes)
       held_(needs.held),
       errors_(needs.errors),
       pinned_writes_(needs.pinned_writes),
+      account_(needs.account),
       batcher_(needs.device, needs.objects),
       batches_(wishes.batches_launches && batcher_.has_graphs()),
       prepares_(batches_ && (wishes.always_prepares || needs.device.extension() == nullptr)) {}
@@ -84,8 +88,14 @@ std::optional<CUstream> LaunchPolicy::launch_batch(std::span<const Command> batc
     std::transform(batch.begin(), batch.end(), launches.begin(), [](const Command& command) {
         return kernel_launch(*launch_of(command), command.trailing);
     });
+    if (account_.is_on() && account_.wants_singly(launches)) {
+        return std::nullopt;
+    }
     if (!batcher_.launch(launches, HeldWork::key_of(first.header.lane, guest_stream), stream)) {
         return std::nullopt;
+    }
+    if (account_.is_on()) {
+        account_.note_batch(launches);
     }
     pinned_writes_.note_work();
     counters.launches.fetch_add(batch.size(), std::memory_order_relaxed);

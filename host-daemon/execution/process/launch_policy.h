@@ -16,11 +16,14 @@
 #include "host-daemon/execution/memory/pinned_writes.h"
 #include "host-daemon/execution/objects/objects.h"
 #include "host-daemon/execution/process/guest_streams.h"
+#include "host-daemon/execution/process/launch_account.h"
 #include "host-daemon/execution/process/launch_batcher.h"
 #include "host-daemon/execution/ring/command.h"
 #include "proto/cuda/wire_hand.h"
 
 namespace gantry::worker {
+
+[[nodiscard]] KernelShape shape_of(const cuda::wire_hand::LaunchCall& launch);
 
 struct LaunchCounters {
     std::atomic<std::uint64_t> launches{0};
@@ -40,6 +43,7 @@ public:
         const HeldWork& held;
         const ErrorLedger& errors;
         PinnedWrites& pinned_writes;
+        LaunchAccount& account;
     };
     struct Wishes {
         bool batches_launches = true;
@@ -79,6 +83,7 @@ private:
     const HeldWork& held_;
     const ErrorLedger& errors_;
     PinnedWrites& pinned_writes_;
+    LaunchAccount& account_;
     LaunchBatcher batcher_;
     const bool batches_;   ///< It is wished, and the device can.
     const bool prepares_;  ///< Single ones, too.

@@ -4,9 +4,11 @@
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 
+#include <algorithm>
 #include <deque>
 #include <iterator>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,6 +92,24 @@ void put_workers(FamilyList& list, const control::ListSessionsReply& state) {
             for (const control::WorkerInfo& worker : session.workers()) {
                 put(family, static_cast<double>((worker.*metric.field)()),
                     labels_of(session, {{"part", std::to_string(worker.part_id())}}));
+            }
+        }
+    }
+}
+
+void put_accounts(FamilyList& list, const control::ListSessionsReply& state,
+                  std::span<const control::AccountReply> accounts) {
+    MetricFamily& time = list.add("gantry_worker_gpu_seconds_total",
+                                  "GPU time of a program's kernels, from samples (worker.account).",
+                                  MetricType::Counter);
+    for (const control::AccountReply& account : accounts) {
+        const auto session =
+            std::find_if(state.sessions().begin(), state.sessions().end(),
+                         [&](const auto& one) { return one.session_id() == account.session_id(); });
+        for (const control::ProgramAccount& program : account.programs()) {
+            if (session != state.sessions().end()) {
+                put(time, program.gpu_us() / 1e6,
+                    labels_of(*session, {{"part", std::to_string(program.part_id())}}));
             }
         }
     }
@@ -212,6 +232,9 @@ public:
         FamilyList list;
         put_host(list, state);
         put_workers(list, state);
+        if (const auto accounts = registry_.accounts(); !accounts.empty()) {
+            put_accounts(list, state, accounts);
+        }
         put_moves_under_way(list, state);
         put_ended_moves(list, registry_.status().counters());
         if (const auto connected = registry_.hypervisor_connected()) {

@@ -102,6 +102,10 @@ public:
                          control::InspectReply* reply) override {
         return finish(registry_.inspect(request->session()), reply);
     }
+    grpc::Status Account(grpc::ServerContext*, const control::AccountRequest* request,
+                         control::AccountReply* reply) override {
+        return finish(registry_.account(request->session()), reply);
+    }
     grpc::Status Pull(grpc::ServerContext*, const control::PullRequest* request,
                       control::PullReply* reply) override {
         reply->set_session_id(request->session());

@@ -68,6 +68,7 @@ struct WorkerConfig {
     std::int64_t spares = 0;
     bool await_restore = true;
     bool batch_launches = true;
+    bool account = false;  // count and measure launches by kernel
 };
 
 struct PeerConfig {

@@ -88,6 +88,8 @@ const ConfigKey kKeys[] = {
      "while a session is suspended, keep a worker ready whose context is made, for its restore"},
     {"worker", "batch_launches", GANTRY_BOOL(worker.batch_launches),
      "hand launches that repeat to the driver as graphs, many together where a program is ahead"},
+    {"worker", "account", GANTRY_BOOL(worker.account),
+     "count launches by kernel and measure some of them, for `gantry account` and metrics"},
 
     {"peer", "listen", GANTRY_ADDRESS(peer.listen),
      "ADDRESS:PORT for other gantryds (mutual TLS); empty: no migration to or from this host"},

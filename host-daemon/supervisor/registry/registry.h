@@ -98,6 +98,9 @@ public:
     }
     [[nodiscard]] const std::optional<transport::TlsMaterial>& tls() const { return tls_; }
     Result<control::InspectReply> inspect(const std::string& name);
+    Result<control::AccountReply> account(const std::string& name);
+    /// Of all sessions; empty where workers do not account.
+    std::vector<control::AccountReply> accounts();
     /// The session by id or VM name, or kNotFound with those that there are.
     Result<std::shared_ptr<Session>> find(const std::string& name);
 

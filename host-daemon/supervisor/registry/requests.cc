@@ -1,5 +1,8 @@
 // Registry: what operators ask for by a session's name.
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 
 #include "host-daemon/supervisor/registry/registry.h"
 #include "migration/transport/message_map.h"
@@ -150,6 +153,90 @@ Result<control::InspectReply> Registry::inspect(const std::string& name) {
         GANTRY_ASSIGN(*out.mutable_graph(), session->source().graph(part));
     }
     return reply;
+}
+
+namespace {
+
+/// A worker may have been taken over by its guest: it can make no list that fills gantryd.
+constexpr std::uint64_t kAccountBytesMax = 16U << 20;
+constexpr int kKernelsListed = 1000;
+
+Result<control::ProgramAccount> account_of(Worker& worker) {
+    control::ToWorker request;
+    request.mutable_get_account();
+    GANTRY_ASSIGN(WorkerReply reply, worker.call(std::move(request), kQuickCall));
+    control::Account account;
+    GANTRY_TRY(control::parse_blob(reply.descriptors, 0, reply.message.account().bytes(), &account,
+                                   kAccountBytesMax));
+    control::ProgramAccount out;
+    out.set_part_id(worker.part().value);
+    out.set_guest_pid(worker.guest().guest_pid());
+    out.set_device(worker.device_number());
+    for (const control::KernelAccount& kernel : account.kernels()) {
+        control::KernelUse& use = *out.add_kernels();
+        use.set_image_sha256(kernel.image_sha256());
+        use.set_entry(kernel.entry());
+        *use.mutable_grid() = kernel.grid();
+        *use.mutable_block() = kernel.block();
+        use.set_shared_bytes(kernel.shared_bytes());
+        use.set_launches(kernel.launches());
+        use.set_samples(kernel.samples());
+        use.set_gpu_us(kernel.gpu_us());
+        out.set_gpu_us(out.gpu_us() + kernel.gpu_us());
+        out.set_launches(out.launches() + kernel.launches());
+    }
+    auto& kernels = *out.mutable_kernels();
+    std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
+        return a.gpu_us() != b.gpu_us() ? a.gpu_us() > b.gpu_us() : a.launches() > b.launches();
+    });
+    if (kernels.size() > kKernelsListed) {
+        kernels.DeleteSubrange(kKernelsListed, kernels.size() - kKernelsListed);
+    }
+    return out;
+}
+
+control::AccountReply account_of(Session& session) {
+    control::AccountReply out;
+    out.set_session_id(session.info().id);
+    out.set_vm_name(session.info().vm_name);
+    for (const auto& worker : session.workers().all()) {
+        auto program = account_of(*worker);
+        if (!program) {
+            spdlog::warn("session {}: no account of worker {}: {}", session.info().id,
+                         worker->part().value, program.error().to_string());
+            continue;
+        }
+        if (const auto status = worker->status()) {
+            program->set_process_name(status->process_name());
+            program->set_guest_pid(status->guest_pid());
+        }
+        out.set_gpu_us(out.gpu_us() + program->gpu_us());
+        out.set_launches(out.launches() + program->launches());
+        *out.add_programs() = std::move(*program);
+    }
+    return out;
+}
+
+}  // namespace
+
+Result<control::AccountReply> Registry::account(const std::string& name) {
+    GANTRY_ASSIGN(const auto session, find(name));
+    if (!config_.worker.account) {
+        return Error{Code::kFailedPrecondition, "account.off",
+                     "launches are not accounted on this host; set worker.account = true in "
+                     "gantryd.toml, restart gantryd, and programs that begin then are"};
+    }
+    return account_of(*session);
+}
+
+std::vector<control::AccountReply> Registry::accounts() {
+    std::vector<control::AccountReply> out;
+    if (config_.worker.account) {
+        for (const auto& here : sessions_.all().here) {
+            out.push_back(account_of(*here.session));
+        }
+    }
+    return out;
 }
 
 }  // namespace gantry::supervisor

@@ -62,6 +62,7 @@ control::ToWorker start_request(const Config& config, const WorkerRecord& record
     name_device(record.session_id, start.mutable_baseline());
     start.mutable_sandbox()->set_seccomp(config.worker.seccomp);
     start.set_single_launches(!config.worker.batch_launches);
+    start.set_account_launches(config.worker.account);
     return request;
 }
 
