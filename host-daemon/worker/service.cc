@@ -205,6 +205,7 @@ bool concerns_memory(control::ToWorker::RequestCase kind) {
         case Kind::kStatus:
         case Kind::kDescribe:
         case Kind::kGetAccount:
+        case Kind::kJoinArbiter:
         case Kind::kAnnounce:
         case Kind::kShutdown:
         case Kind::kShare:
@@ -234,6 +235,16 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kStatus: status(reply); return {};
         case Kind::kDescribe: return describe(reply, out);
         case Kind::kGetAccount: return account(reply, out);
+        case Kind::kJoinArbiter: {
+            if (in.size() != 3) {
+                return Error{Code::kInvalidArgument, "worker.protocol",
+                             "the arbiter's descriptors are missing"};
+            }
+            GANTRY_ASSIGN(auto seat, ShareSeat::join(request.join_arbiter().slot(), in[0], in[1],
+                                                     std::move(in[2])));
+            process_->launch_gate.join(std::move(seat));
+            return {};
+        }
         case Kind::kAnnounce:
             if (ChannelMemory* channel = process_->channel.memory(); channel != nullptr) {
                 execution_->announce(request.announce().migrating());

@@ -44,6 +44,7 @@ struct Arguments {
     bool copy = false;
     bool staged = false;
     std::uint32_t device = 0;
+    SchedChange sched;
 
     [[nodiscard]] MemoryWay memory_way() const {
         return staged ? MemoryWay::kStaged : copy ? MemoryWay::kPeer : MemoryWay::kBest;
@@ -210,6 +211,29 @@ void add_help(CLI::App& app, Command& commands, Arguments& a) {
         ->add_option("command", a.help_of, "name of the command; left out: of all");
 }
 
+void add_sched(CLI::App& app, Command& commands, Arguments& a) {
+    using What = SchedChange::What;
+    CLI::App* sched = app.add_subcommand("sched", "Who may use a GPU that several sessions share");
+    sched->require_subcommand(1);
+    sched->fallthrough();
+    const auto run = [&a](What what) {
+        a.sched.what = what;
+        return run_sched(a.context, a.sched);
+    };
+    commands.add_to(*sched, "status", "Print whose turn it is, and what each session had",
+                    [run] { return run(What::kNothing); });
+    commands.add_to(*sched, "on", "Arbitrate GPUs (again)", [run] { return run(What::kOn); });
+    commands.add_to(*sched, "off", "Let every program launch at will",
+                    [run] { return run(What::kOff); });
+    auto* set = commands.add_to(*sched, "set", "Give a session another share, until it ends",
+                                [run] { return run(What::kShare); });
+    set->add_option("session", a.sched.session, "VM name, VM uuid or session id")->required();
+    set->add_option("--priority", a.sched.priority, "0 to 9: the higher one goes first")
+        ->capture_default_str();
+    set->add_option("--weight", a.sched.weight, "1 to 1000: parts of the time among equals")
+        ->capture_default_str();
+}
+
 void add_hooks(CLI::App& app, Command& commands, Arguments& a) {
     CLI::App* hook = app.add_subcommand("hook", "For libvirt's hook script; XML on standard input");
     hook->require_subcommand(1);
@@ -259,6 +283,7 @@ int run_command_line(int argc, const char* const* argv) {
     app.require_subcommand(1);
     Command commands(app, arguments);
     add_commands(commands, arguments);
+    add_sched(app, commands, arguments);
     add_hooks(app, commands, arguments);
     add_help(app, commands, arguments);
     try {  // CLI11 reports wrong usage by throwing

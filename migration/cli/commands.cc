@@ -263,6 +263,25 @@ int run_account(const Context& context, const std::string& session) {
     return show(context, reply, account_text(reply));
 }
 
+int run_sched(const Context& context, const SchedChange& change) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kQuick);
+    control::SchedRequest request;
+    if (change.what == SchedChange::What::kShare) {
+        request.set_session(change.session);
+        request.mutable_share()->set_priority(change.priority);
+        request.mutable_share()->set_weight(change.weight);
+    } else if (change.what != SchedChange::What::kNothing) {
+        request.set_enabled(change.what == SchedChange::What::kOn);
+    }
+    control::SchedReply reply;
+    if (const auto status = client.stub().Sched(&rpc, request, &reply); !status.ok()) {
+        return fail(context, client.explain(status), change.session);
+    }
+    return show(context, reply, sched_text(reply));
+}
+
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend) {
     Client client(context.socket);

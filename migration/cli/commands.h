@@ -27,6 +27,14 @@ int run_force_complete(const Context& context, const std::string& session);
 /// Of a session, or of a snapshot file (snapshot_file.h), for which it needs no gantryd.
 int run_inspect(const Context& context, const std::string& session_or_file);
 int run_account(const Context& context, const std::string& session);
+/// What `gantry sched` changes before it prints.
+struct SchedChange {
+    std::string session;  ///< Of the share.
+    std::uint32_t priority = 4;
+    std::uint32_t weight = 100;
+    enum class What { kNothing, kShare, kOn, kOff } what = What::kNothing;
+};
+int run_sched(const Context& context, const SchedChange& change);
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend);
 int run_restore(const Context& context, const std::string& session, const std::string& path);

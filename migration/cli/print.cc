@@ -195,6 +195,25 @@ std::string replacement_text(const control::ReplaceWorkersReply& reply) {
     return out.empty() ? "no program of the session runs\n" : out;
 }
 
+std::string sched_text(const control::SchedReply& reply) {
+    std::string out = reply.enabled() ? "" : "switched off: `gantry sched on`\n";
+    for (const control::GpuSched& gpu : reply.gpus()) {
+        out += fmt::format("GPU {}: {}\n", gpu.device(),
+                           gpu.arbitrates() ? "arbitrated" : "everybody launches at will");
+        if (gpu.sessions_size() != 0) {
+            out += fmt::format("{:<40} {:>8} {:>6} {:>7} {:>10} {:>11} {:>7}\n", "session",
+                               "priority", "weight", "permit", "held s", "waited ms", "windows");
+        }
+        for (const control::SessionSched& one : gpu.sessions()) {
+            out += fmt::format("{:<40} {:>8} {:>6} {:>7} {:>10.3f} {:>11.1f} {:>7}\n",
+                               one.session_id(), one.priority(), one.weight(), one.permit(),
+                               static_cast<double>(one.held_us()) / 1e6,
+                               static_cast<double>(one.wait_us_max()) / 1e3, one.windows_once());
+        }
+    }
+    return out.empty() ? "no program uses a GPU\n" : out;
+}
+
 std::string account_text(const control::AccountReply& reply) {
     constexpr int kKernels = 20;
     std::string out =

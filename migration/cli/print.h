@@ -39,6 +39,7 @@ std::string preflight_text(const control::PreflightReply& reply);
 /// One line of `gantry watch`, as virsh migrate --verbose words it.
 std::string watch_line(const control::SessionStatus& status);
 std::string replacement_text(const control::ReplaceWorkersReply& reply);
+std::string sched_text(const control::SchedReply& reply);
 std::string account_text(const control::AccountReply& reply);
 std::string bytes_text(std::uint64_t bytes);
 /// "gantry: TEXT [REASON]", and as one line of JSON: {"error":{"reason":...,"text":...}}.

@@ -178,10 +178,12 @@ struct ElementShape {
 };
 
 const ElementShape& gpu_shape() {
-    static const ElementShape shape{
-        "gpu",
-        {},
-        {{"needs", {"memory_mib", "cc_min"}, {}}, {"region", {"shmem"}, {}}, {"tcp", {"key"}, {}}}};
+    static const ElementShape shape{"gpu",
+                                    {},
+                                    {{"needs", {"memory_mib", "cc_min"}, {}},
+                                     {"region", {"shmem"}, {}},
+                                     {"tcp", {"key"}, {}},
+                                     {"share", {"priority", "weight"}, {}}}};
     return shape;
 }
 
@@ -258,6 +260,27 @@ Result<const xmlNode*> find_gpu(const xmlNode* metadata) {
     return gpu;
 }
 
+Result<GpuShare> parse_share(const xmlNode* share) {
+    GpuShare result;
+    const auto read = [&](const char* name, std::uint64_t low, std::uint64_t high,
+                          std::uint32_t* out) -> Result<void> {
+        const auto text = xml::attribute(share, name);
+        const auto number = text ? xml::parse_number(*text, high) : std::nullopt;
+        if (text && (!number || *number < low)) {
+            return bad(reason::kMetadata, std::string("<share ") + name + "=" + quoted(*text) +
+                                              ">: give a whole number from " + std::to_string(low) +
+                                              " to " + std::to_string(high));
+        }
+        if (number) {
+            *out = static_cast<std::uint32_t>(*number);
+        }
+        return {};
+    };
+    GANTRY_TRY(read("priority", 0, 9, &result.priority));
+    GANTRY_TRY(read("weight", 1, 1000, &result.weight));
+    return result;
+}
+
 Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
     GANTRY_TRY(check_shape(gpu, gpu_shape()));
     const xmlNode* needs = xml::child(gpu, "needs", kNeedsNamespace);
@@ -275,6 +298,9 @@ Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
     }
     result.memory_mib = *mib;
     GANTRY_TRY(parse_cc_min(needs, &result));
+    if (const xmlNode* share = xml::child(gpu, "share", kNeedsNamespace)) {
+        GANTRY_ASSIGN(result.share, parse_share(share));
+    }
     const xmlNode* region = xml::child(gpu, "region", kNeedsNamespace);
     if (const xmlNode* tcp = xml::child(gpu, "tcp", kNeedsNamespace)) {
         if (region != nullptr) {

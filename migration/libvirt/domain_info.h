@@ -8,6 +8,7 @@
 //     <metadata>
 //       <gantry:gpu xmlns:gantry='urn:gantry:vm:1'>
 //         <gantry:needs memory_mib='1024' cc_min='9.0'/>     cc_min may be left out
+//         <gantry:share priority='4' weight='100'/>          may be left out, and either of both
 //         <gantry:region shmem='gantry-g1'/>                 may be left out if there is one shmem
 //       </gantry:gpu>
 //     </metadata>
@@ -63,11 +64,19 @@ struct RegionDevice {
     std::uint64_t region_bytes = 0;
 };
 
+/// Of a GPU that it shares with other sessions.
+struct GpuShare {
+    std::uint32_t priority = 4;  ///< 0 to 9: the higher one goes first.
+    std::uint32_t weight = 100;  ///< 1 to 1000: parts of the time among equals.
+    friend bool operator==(const GpuShare&, const GpuShare&) = default;
+};
+
 struct GpuNeeds {
     std::uint64_t memory_mib = 0;    ///< Quota, enforced.
     std::uint32_t cc_min_major = 0;  ///< 0.0: whatever the code allows.
     std::uint32_t cc_min_minor = 0;
     RegionDevice region;
+    std::optional<GpuShare> share;
     std::string guest_key;  ///< 64 hex digits: the VM is over TCP, and gantryd makes the region.
 };
 

@@ -136,6 +136,35 @@ TEST(DomainInfo, RefusesWrongNeeds) {
     }
 }
 
+TEST(DomainInfo, ReadsAShareAndRefusesOthersByName) {
+    const auto shared = [](const std::string& attributes) {
+        return domain("<g:gpu xmlns:g='urn:gantry:vm:1'><g:needs memory_mib='1'/><g:share " +
+                      attributes + "/></g:gpu>");
+    };
+    const auto share_of = [&](const std::string& attributes) {
+        const auto info = parse_domain_xml(shared(attributes));
+        EXPECT_TRUE(info.ok()) << attributes;
+        return info.ok() && info->gpu ? info->gpu->share : std::nullopt;
+    };
+    EXPECT_EQ(share_of("priority='9' weight='1000'"), (GpuShare{9, 1000}));
+    EXPECT_EQ(share_of("priority='0'"), (GpuShare{0, 100}));
+    EXPECT_EQ(share_of("weight='1'"), (GpuShare{4, 1}));
+    EXPECT_EQ(share_of(""), GpuShare{});
+    const auto none = parse_domain_xml(domain(needs("memory_mib='1'")));
+    ASSERT_TRUE(none.ok());
+    EXPECT_EQ(none->gpu->share, std::nullopt);
+    for (const char* value : {"10", "-1", "", "high", "1.5"}) {
+        expect_refused(shared(std::string("priority='") + value + "'"), reason::kMetadata,
+                       "<share priority=");
+    }
+    for (const char* value : {"0", "1001", "-1", ""}) {
+        expect_refused(shared(std::string("weight='") + value + "'"), reason::kMetadata,
+                       "<share weight=");
+    }
+    expect_refused(shared("prio='1'"), reason::kMetadata,
+                   "unknown attribute 'prio'; known are: 'priority', 'weight'");
+}
+
 TEST(DomainInfo, RefusesMetadataThatItDoesNotKnow) {
     const auto gpu = [](const std::string& inside, const std::string& attributes = "") {
         return domain("<g:gpu xmlns:g='urn:gantry:vm:1' " + attributes + ">" + inside + "</g:gpu>");

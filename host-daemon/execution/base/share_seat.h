@@ -26,6 +26,7 @@ public:
     ShareSeat(const ShareSeat&) = delete;
     ShareSeat& operator=(const ShareSeat&) = delete;
 
+    [[nodiscard]] const std::atomic<std::uint32_t>& word() const { return *verdict_; }
     [[nodiscard]] bool is_open() const { return verdict_->load(std::memory_order_relaxed) == 0; }
     [[nodiscard]] scheduling::Verdict verdict() const;
     /// Until the verdict is another one than `seen`, or for so long.

@@ -108,6 +108,23 @@ CUresult on_cuGraphExecUpdate_v2(CallContext& context,
     return result;
 }
 
+namespace {
+
+/// A whole graph is one launch to the gate.
+CUresult launch_graph(CallContext& context, const wire::cuGraphLaunch_call& launch,
+                      std::span<const std::byte> trailing, Reply& reply) {
+    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    Call& call = as_call(context);
+    CUstream stream = nullptr;
+    if (!call.process().launch_gate.is_open() && !call.process().graphs.captures.any() &&
+        call.stream(launch.hStream, &stream) == CUDA_SUCCESS) {
+        call.process().launch_gate.launched(stream);
+    }
+    return result;
+}
+
+}  // namespace
+
 CUresult on_cuGraphLaunch(CallContext& context, const wire::cuGraphLaunch_call& launch,
                           std::span<const std::byte> trailing, Reply& reply) {
     GuestProcess& process = as_call(context).process();
@@ -118,7 +135,7 @@ CUresult on_cuGraphLaunch(CallContext& context, const wire::cuGraphLaunch_call& 
         }
     }
     if (!process.graphs.book.knows_memory()) {
-        return generated::on_cuGraphLaunch(context, launch, trailing, reply);
+        return launch_graph(context, launch, trailing, reply);
     }
     const auto exec = process.graphs.book.find(launch.hGraph);
     const bool frees_first =
@@ -126,7 +143,7 @@ CUresult on_cuGraphLaunch(CallContext& context, const wire::cuGraphLaunch_call& 
     if (exec && !frees_first && !process.memory.device.may_allocate(exec->memory.allocates)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    const CUresult result = launch_graph(context, launch, trailing, reply);
     if (result == CUDA_SUCCESS && exec) {
         process.memory.device.ran_in_graph(exec->memory.allocates, exec->memory.frees);
     }

@@ -90,6 +90,23 @@ CUresult make_config(Call& call, const LaunchExCall& launch, std::span<const std
     return result;
 }
 
+/// Tells the gate of a launch when it goes out of scope.
+class GatedLaunch {
+public:
+    GatedLaunch(GuestProcess& process, CUstream stream) : process_(process), stream_(stream) {}
+    ~GatedLaunch() {
+        if (!process_.launch_gate.is_open() && !process_.graphs.captures.any()) {
+            process_.launch_gate.launched(stream_);
+        }
+    }
+    GatedLaunch(const GatedLaunch&) = delete;
+    GatedLaunch& operator=(const GatedLaunch&) = delete;
+
+private:
+    GuestProcess& process_;
+    CUstream stream_;
+};
+
 /// Launches, and notes what a cooperative grid needs of a device.
 CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchConfig& config,
                            CUfunction function, PackedArguments& packed) {
@@ -97,6 +114,7 @@ CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchC
     call.process().launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
     CUresult result = CUDA_SUCCESS;
     {
+        const GatedLaunch gated(call.process(), config.hStream);
         const LaunchAccount::Launch measured(call.process().account, shape_of(launch),
                                              config.hStream);
         result = call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
@@ -165,6 +183,7 @@ CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call
     call.queued_in(stream);
     LaunchPolicy& launches = call.process().launches;
     launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
+    const GatedLaunch gated(call.process(), stream);
     const LaunchAccount::Launch measured(call.process().account, shape_of(launch), stream);
     if (!call.may_wait() && launches.launch_one(call.command(), launch, trailing, stream)) {
         return CUDA_SUCCESS;

@@ -41,6 +41,16 @@ bool needs_device(std::uint16_t op) {
     }
 }
 
+bool launches(std::uint16_t op) {
+    switch (static_cast<cuda::Op>(op)) {
+        case cuda::Op::cuLaunchKernel:
+        case cuda::Op::cuLaunchKernelEx:
+        case cuda::Op::cuLaunchCooperativeKernel:
+        case cuda::Op::cuGraphLaunch: return true;
+        default: return false;
+    }
+}
+
 }  // namespace
 
 Execution::Execution(Device& device, OutputCapture& output, const ProcessOptions& options)
@@ -67,7 +77,17 @@ CommandLoop::Hooks Execution::hooks(const ProcessOptions& options) {
     CommandLoop::Hooks hooks;
     hooks.on_start = [this] { process_.contexts.bind_thread(); };
     hooks.execute = [this](const Command& command) { execute(command); };
-    hooks.poll = [this] { return waits_.poll(); };
+    hooks.poll = [this] {
+        process_.launch_gate.poll(false);
+        return waits_.poll();
+    };
+    hooks.gate.word = &process_.launch_gate.word();
+    hooks.gate.may_pass = [this](std::uint16_t op) {
+        return !launches(op) || process_.launch_gate.may_launch();
+    };
+    hooks.gate.may_batch = [this] { return process_.launch_gate.may_batch(); };
+    hooks.gate.has_marks = [this] { return process_.launch_gate.has_marks(); };
+    hooks.on_idle = [this] { process_.launch_gate.poll(true); };
     hooks.on_callback = [this](const wire::CommandView& view, std::span<const std::byte> args) {
         callback_command(view, args);
     };
@@ -138,6 +158,9 @@ bool Execution::execute_batch(std::span<const Command> batch) {
     const std::optional<CUstream> stream = process_.launches.launch_batch(batch);
     if (!stream) {
         return false;
+    }
+    if (!process_.launch_gate.is_open()) {
+        process_.launch_gate.launched(*stream);
     }
     waits_.note_batch(batch, *stream);
     waits_.poll();

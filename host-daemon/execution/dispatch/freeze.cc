@@ -107,6 +107,7 @@ Result<std::chrono::microseconds> Execution::freeze(std::chrono::microseconds de
         executors.wait_idle(std::min(end, now + std::chrono::milliseconds(1)));
     }
     loop_.seal();
+    process_.launch_gate.rest();
     process_.device.bind_thread();
     if (driver::is_sticky(static_cast<CUresult>(drained->load()))) {
         process_.errors.note_sticky(static_cast<CUresult>(drained->load()));

@@ -16,6 +16,7 @@ GuestProcess::GuestProcess(Device& device_in, OutputCapture& output, const Proce
     : device(device_in),
       objects(options.limits.object_count),
       own_events(device),
+      launch_gate(own_events),
       channel(device, output),
       errors(channel.event_board),
       held(device),

@@ -16,6 +16,7 @@
 
 #include "host-daemon/execution/device/device.h"
 #include "host-daemon/execution/device/event_pool.h"
+#include "host-daemon/execution/device/launch_gate.h"
 #include "host-daemon/execution/objects/objects.h"
 #include "host-daemon/execution/process/bulk_pages.h"
 #include "host-daemon/execution/process/contexts.h"
@@ -73,6 +74,7 @@ public:
     Device& device;
     ObjectTable objects;
     EventPool own_events;
+    LaunchGate launch_gate;
     GuestChannel channel;
     ErrorLedger errors;
     HeldWork held;

@@ -18,6 +18,9 @@ constexpr int kWatches = 8;      // The same while calls wait: each asks the dri
 constexpr std::int64_t kNapNs = 200'000;        // At most, where a guest cannot wake the loop
 constexpr std::int64_t kAwaitedNapNs = 50'000;  // ... and where it is about to be answered.
 
+/// Sleeps while it has to be told when work ends.
+constexpr std::uint64_t kMarkedNapNs = 100'000;
+
 constexpr std::size_t kMostCallbackArgs = 64;
 
 /// Longer than the waits that are worth waiting on the loop's thread, and short beside those that
@@ -130,6 +133,9 @@ bool CommandLoop::serve() {
                 return false;
             }
         }
+        if (!hooks_.gate.is_open() && stays_back()) {
+            continue;
+        }
         if (!breached_ && step()) {
             is_streaming_ = true;
             if (was_idle_) {
@@ -139,6 +145,20 @@ bool CommandLoop::serve() {
             return true;
         }
     }
+}
+
+/// True while the next command is a launch that may not go to the driver yet.
+bool CommandLoop::stays_back() {
+    wire::RingConsumer scout = ring_;
+    wire::CommandView view;
+    const char* reason = nullptr;
+    if (breached_ || scout.peek(&view, &reason) != wire::PeekStatus::kReady ||
+        hooks_.gate.may_pass(view.op)) {
+        return false;
+    }
+    publish_head(true);
+    hooks_.poll();
+    return true;
 }
 
 /// False when the loop is to stop, true when it is this thread's.
@@ -323,7 +343,7 @@ bool CommandLoop::step() {
 /// Executes the next commands together, if as many as a batch has wait in the ring.
 bool CommandLoop::step_batch() {
     if (!is_streaming_ || hooks_.batches.size == 0 || ring_.next() < no_batch_before_ ||
-        !skip_.empty()) {
+        !skip_.empty() || (!hooks_.gate.is_open() && !hooks_.gate.may_batch())) {
         return false;
     }
     wire::RingConsumer scout = ring_;
@@ -456,6 +476,9 @@ bool CommandLoop::idle() {
         return true;
     }
     publish_head(true);
+    if (hooks_.on_idle) {
+        hooks_.on_idle();
+    }
     if (hooks_.wait_here && !breached_) {
         const Waited waited = hooks_.wait_here();
         if (waited != Waited::kNot) {
@@ -513,7 +536,9 @@ bool CommandLoop::idle() {
     const char* reason = nullptr;
     if (mode_.load(std::memory_order_acquire) == Mode::kRunning &&
         (breached_ || ring_.peek(&view, &reason) == wire::PeekStatus::kEmpty)) {
-        wire::futex_wait(&memory_->guest_words().doorbell, bell, hooks_.sleep_slice_ns);
+        const bool is_short = hooks_.gate.has_marks && hooks_.gate.has_marks();
+        wire::futex_wait(&memory_->guest_words().doorbell, bell,
+                         is_short ? kMarkedNapNs : hooks_.sleep_slice_ns);
     }
     words.consumer_sleeps.store(0, std::memory_order_relaxed);
     return true;

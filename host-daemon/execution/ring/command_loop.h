@@ -75,6 +75,20 @@ public:
         /// False: none of them was executed.
         std::function<bool(std::span<const Command>)> execute = nullptr;
     };
+    /// Keeps commands in the ring that may not be executed yet.
+    struct Gate {
+        /// Where the word is that is 0 while the gate is open; null: there is no gate.
+        const std::atomic<const std::atomic<std::uint32_t>*>* word = nullptr;
+        /// Not asked while it is open. False: not yet, having waited a little.
+        std::function<bool(std::uint16_t op)> may_pass = nullptr;
+        std::function<bool()> may_batch = nullptr;
+        /// The loop must not sleep for long: it has to tell when work ends.
+        std::function<bool()> has_marks = nullptr;
+        [[nodiscard]] bool is_open() const {
+            return word == nullptr ||
+                   word->load(std::memory_order_acquire)->load(std::memory_order_relaxed) == 0;
+        }
+    };
     struct Hooks {
         std::function<void()> on_start;  ///< In each thread that may be the loop's, first.
         std::function<void(const Command&)> execute;
@@ -96,6 +110,8 @@ public:
         /// on as soon as that answers. 0: none does.
         std::function<std::uint32_t()> awake_us = nullptr;
         Batches batches = {};
+        Gate gate = {};
+        std::function<void()> on_idle = nullptr;  ///< The ring is empty.
         /// The longest sleep: the bound on noticing a change of mode when its wake-up was missed.
         std::uint64_t sleep_slice_ns = 50'000'000;
     };
@@ -166,6 +182,7 @@ private:
     void end_pause();
     bool step();  ///< False when the ring is empty or malformed.
     bool step_batch();
+    bool stays_back();
     bool collect_batch(wire::RingConsumer* scout);
     void take_bytes(Command* command, std::vector<std::byte>* copy);
     void execute();

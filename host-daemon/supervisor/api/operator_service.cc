@@ -106,6 +106,10 @@ public:
                          control::AccountReply* reply) override {
         return finish(registry_.account(request->session()), reply);
     }
+    grpc::Status Sched(grpc::ServerContext*, const control::SchedRequest* request,
+                       control::SchedReply* reply) override {
+        return finish(registry_.sched(*request), reply);
+    }
     grpc::Status Pull(grpc::ServerContext*, const control::PullRequest* request,
                       control::PullReply* reply) override {
         reply->set_session_id(request->session());

@@ -68,7 +68,8 @@ struct WorkerConfig {
     std::int64_t spares = 0;
     bool await_restore = true;
     bool batch_launches = true;
-    bool account = false;  // count and measure launches by kernel
+    bool arbitrate = false;  // whose turn it is on a GPU that sessions share
+    bool account = false;    // count and measure launches by kernel
 };
 
 struct PeerConfig {

@@ -88,6 +88,8 @@ const ConfigKey kKeys[] = {
      "while a session is suspended, keep a worker ready whose context is made, for its restore"},
     {"worker", "batch_launches", GANTRY_BOOL(worker.batch_launches),
      "hand launches that repeat to the driver as graphs, many together where a program is ahead"},
+    {"worker", "arbitrate", GANTRY_BOOL(worker.arbitrate),
+     "where sessions share a GPU and one has a share of its own: by priority and weight"},
     {"worker", "account", GANTRY_BOOL(worker.account),
      "count launches by kernel and measure some of them, for `gantry account` and metrics"},
 

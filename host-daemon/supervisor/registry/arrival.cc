@@ -105,6 +105,9 @@ SessionInfo Registry::vm_session_info(const libvirt::DomainInfo& domain) const {
     info.kind = SessionKind::kVm;
     info.vm_name = domain.name;
     info.quota_bytes = domain.gpu->memory_mib << 20;
+    if (domain.gpu->share) {
+        info.share = {domain.gpu->share->priority, domain.gpu->share->weight};
+    }
     info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
     info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
     info.region_bytes = domain.gpu->region.region_bytes;

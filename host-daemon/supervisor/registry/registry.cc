@@ -196,6 +196,9 @@ WorkerHandlers Registry::handlers_for(const std::string& id) {
         housekeeping_.post([this, id, part, event] { on_worker_event(id, part, event); });
     };
     handlers.sharing = [this, group = sharing_group(id)] { return broker_->connect(group); };
+    if (config_.worker.arbitrate) {
+        handlers.arbiter = [this, id](DeviceNumber device) { return shares_.join(device, id); };
+    }
     return handlers;
 }
 
@@ -375,6 +378,13 @@ std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch e
         }
     }
     session->own(driver);
+    shares_.set_share(info.id, info.share);
+    if (info.share && !config_.worker.arbitrate) {
+        spdlog::warn(
+            "session {}: its VM has a <share> of a GPU, which has no effect here: "
+            "worker.arbitrate is not set",
+            info.id);
+    }
     sessions_.put(session, driver);
     spdlog::info("session {} ({}) opened at epoch {}", info.id,
                  info.vm_name.empty() ? "local program" : "VM " + info.vm_name, epoch.value);
@@ -468,6 +478,7 @@ void Registry::end_session(wire::WorkerState how, SessionTable::Taken taken) {
         (void)store_.remove(info.id);
     }
     const auto next_life = ending_.end(info.id);
+    shares_.set_share(info.id, std::nullopt);
     spdlog::info("session {} closed", info.id);
     if (next_life) {
         housekeeping_.post([this, domain = *next_life] { open_vm(domain, true); });

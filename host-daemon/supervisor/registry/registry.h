@@ -41,6 +41,7 @@
 #include "host-daemon/supervisor/sessions/handover.h"
 #include "host-daemon/supervisor/sessions/region_watcher.h"
 #include "host-daemon/supervisor/sessions/session.h"
+#include "host-daemon/supervisor/share/gpu_shares.h"
 #include "host-daemon/supervisor/snapshots/replacement_job.h"
 #include "host-daemon/supervisor/workers/worker_stock.h"
 #include "migration/transport/peer_server.h"
@@ -99,6 +100,8 @@ public:
     [[nodiscard]] const std::optional<transport::TlsMaterial>& tls() const { return tls_; }
     Result<control::InspectReply> inspect(const std::string& name);
     Result<control::AccountReply> account(const std::string& name);
+    /// Who has which GPU; changes what is asked for first.
+    Result<control::SchedReply> sched(const control::SchedRequest& request);
     /// Of all sessions; empty where workers do not account.
     std::vector<control::AccountReply> accounts();
     /// The session by id or VM name, or kNotFound with those that there are.
@@ -189,6 +192,7 @@ private:
     DeviceBook devices_;
     std::optional<transport::TlsMaterial> tls_;
     std::unique_ptr<sharing::ShareBroker> broker_;
+    GpuShares shares_;
 
     SessionTable sessions_;
     EndingSessions ending_;

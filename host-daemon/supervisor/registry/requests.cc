@@ -229,6 +229,50 @@ Result<control::AccountReply> Registry::account(const std::string& name) {
     return account_of(*session);
 }
 
+Result<control::SchedReply> Registry::sched(const control::SchedRequest& request) {
+    if (!config_.worker.arbitrate) {
+        return Error{Code::kFailedPrecondition, "arbiter.off",
+                     "launches are not arbitrated on this host; set worker.arbitrate = true in "
+                     "gantryd.toml and restart gantryd"};
+    }
+    if (request.has_share()) {
+        GANTRY_ASSIGN(const auto session, find(request.session()));
+        const scheduling::Share share{request.share().priority(), request.share().weight()};
+        if (share.priority > scheduling::kPriorityMax || share.weight == 0 ||
+            share.weight > scheduling::kWeightMax) {
+            return Error{Code::kInvalidArgument, "arbiter.share",
+                         fmt::format("a priority is 0 to {}, a weight 1 to {}",
+                                     scheduling::kPriorityMax, scheduling::kWeightMax)};
+        }
+        shares_.set_share(session->info().id, share);
+    }
+    if (request.has_enabled()) {
+        shares_.set_enabled(request.enabled());
+    }
+    static constexpr const char* kPermits[] = {"open", "told", "window", "once", "hold"};
+    control::SchedReply out;
+    out.set_enabled(shares_.is_enabled());
+    for (const auto& [device, status] : shares_.status()) {
+        control::GpuSched& gpu = *out.add_gpus();
+        gpu.set_device(device);
+        gpu.set_arbitrates(status.arbitrates);
+        for (const auto& [session, standing] : status.sessions) {
+            control::SessionSched& one = *gpu.add_sessions();
+            one.set_session_id(session);
+            one.set_priority(standing.share.priority);
+            one.set_weight(standing.share.weight);
+            one.set_permit(kPermits[static_cast<std::size_t>(standing.verdict.permit)]);
+            one.set_wants(standing.claim.wants);
+            one.set_runs(standing.claim.runs);
+            one.set_holds(standing.holds);
+            one.set_held_us(static_cast<std::uint64_t>(standing.charged.count()) / 1000);
+            one.set_wait_us_max(static_cast<std::uint64_t>(standing.wait_max.count()) / 1000);
+            one.set_windows_once(standing.windows_once);
+        }
+    }
+    return out;
+}
+
 std::vector<control::AccountReply> Registry::accounts() {
     std::vector<control::AccountReply> out;
     if (config_.worker.account) {

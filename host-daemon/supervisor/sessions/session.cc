@@ -14,7 +14,10 @@
 namespace gantry::supervisor {
 
 nlohmann::json to_json(const SessionInfo& info) {
+    const auto share = info.share ? nlohmann::json{info.share->priority, info.share->weight}
+                                  : nlohmann::json(nullptr);
     return {{"id", info.id},
+            {"share", share},
             {"kind", info.kind == SessionKind::kVm ? "vm" : "local"},
             {"vm_name", info.vm_name},
             {"quota_bytes", info.quota_bytes},
@@ -37,6 +40,9 @@ Result<SessionInfo> session_info_from_json(const nlohmann::json& json) {
         info.region_path = json.at("region_path").get<std::string>();
         info.region_bytes = json.at("region_bytes").get<std::uint64_t>();
         info.guest_key = json.value("guest_key", "");
+        if (const auto share = json.find("share"); share != json.end() && !share->is_null()) {
+            info.share = {share->at(0).get<std::uint32_t>(), share->at(1).get<std::uint32_t>()};
+        }
     } catch (const nlohmann::json::exception& error) {
         return Error{Code::kDataLoss, "record.corrupt",
                      std::string("a session's record is damaged: ") + error.what()};

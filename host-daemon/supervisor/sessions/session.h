@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "host-daemon/scheduling/share.h"
 #include "host-daemon/supervisor/moves/source_runner.h"
 #include "host-daemon/supervisor/sessions/region.h"
 #include "host-daemon/supervisor/workers/worker_stock.h"
@@ -28,7 +29,8 @@ struct SessionInfo {
     std::string vm_name;
     std::uint64_t quota_bytes = 0;
     engine::ComputeCapability cc_min;
-    std::string region_path;  ///< VMs: the ivshmem file.
+    std::optional<scheduling::Share> share;  ///< Of a GPU that it shares; nothing: the usual.
+    std::string region_path;                 ///< VMs: the ivshmem file.
     std::uint64_t region_bytes = 0;
     /// Hex; not empty for a VM whose programs are over TCP: its region is then gantryd's to make,
     /// and gantry-relay's to use.

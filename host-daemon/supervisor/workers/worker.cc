@@ -135,6 +135,7 @@ void Worker::on_closed(const Error& why) {
         *how += ", and ends with: " + last;
     }
     memory_.release();
+    arbiter_place_.reset();
     handlers_.lost(record_.part, *how);
 }
 
@@ -157,6 +158,27 @@ void Worker::join_sharing() {
     }
     spdlog::warn("{}: no memory between processes: {}", worker_name(record_),
                  broker.error().to_string());
+}
+
+void Worker::join_arbiter() {
+    if (!handlers_.arbiter) {
+        return;
+    }
+    auto place = handlers_.arbiter(record_.device);
+    if (place.ok()) {
+        control::ToWorker request;
+        request.mutable_join_arbiter()->set_slot(place->seat.slot);
+        const int descriptors[] = {place->seat.page.get(), place->seat.claim.get(),
+                                   place->seat.bell.get()};
+        if (const auto joined = call(std::move(request), kQuickCall, descriptors); joined.ok()) {
+            arbiter_place_ = std::move(place->place);
+            return;
+        } else {
+            place = joined.error();
+        }
+    }
+    spdlog::warn("{}: its launches are not arbitrated: {}", worker_name(record_),
+                 place.error().to_string());
 }
 
 Result<std::shared_ptr<Worker>> Worker::spawn(const Config& config, const std::string& name) {
@@ -262,6 +284,7 @@ Result<void> Worker::start(const Config& config, const std::string& session_id, 
             {Code::kUnavailable, "worker.gone", "the worker ended right after its start"});
     }
     join_sharing();
+    join_arbiter();
     return {};
 }
 
@@ -311,6 +334,7 @@ Result<std::shared_ptr<Worker>> Worker::adopt(const WorkerRecord& record, Worker
     worker->device_ = status.device();
     worker->guest_ = status.guest();
     worker->join_sharing();
+    worker->join_arbiter();
     return worker;
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "host-daemon/supervisor/config/config.h"
+#include "host-daemon/supervisor/share/gpu_shares.h"
 #include "host-daemon/supervisor/workers/memory_slot.h"
 #include "host-daemon/supervisor/workers/worker_channel.h"
 #include "host-daemon/supervisor/workers/worker_process.h"
@@ -42,6 +43,8 @@ struct WorkerHandlers {
     std::function<void(engine::PartId, const control::Event&)> event;
     /// A connection to the share broker; null: the worker gets none.
     std::function<Result<control::UniqueFd>()> sharing{};
+    /// A place at the arbiter of a GPU; null: the worker launches as it likes.
+    std::function<Result<ArbiterPlace>(DeviceNumber)> arbiter{};
 };
 
 class Worker {
@@ -114,6 +117,7 @@ private:
     [[nodiscard]] std::string log_path() const;
     void on_closed(const Error& why);
     void join_sharing();
+    void join_arbiter();
 
     WorkerRecord record_;
     WorkerProcess process_;
@@ -124,6 +128,7 @@ private:
     std::uint64_t table_hash_ = 0;
     control::GuestAttachment guest_;
     control::StatusReply adopted_status_;
+    std::shared_ptr<void> arbiter_place_;
     std::atomic<std::uint32_t> replacements_{0};
     std::atomic<std::uint64_t> replacement_pause_us_{0};
     std::unique_ptr<WorkerChannel> channel_;
