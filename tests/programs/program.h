@@ -47,13 +47,9 @@ static inline uint64_t digest(const void* data, size_t bytes) {
     return hash;
 }
 
-/// Where the runner may act: if PROGRAM_MIDPOINT names a file, creates it and waits (60 s at most)
-/// until the runner has created the same name with ".go". Queued GPU work goes on meanwhile.
-static inline void midpoint(void) {
-    const char* path = getenv("PROGRAM_MIDPOINT");
-    if (path == NULL) {
-        return;
-    }
+/// Where the runner may act: creates the file and waits (60 s at most) until the runner has created
+/// the same name with ".go". Queued GPU work goes on meanwhile.
+static inline void wait_for_runner(const char* path) {
     FILE* file = fopen(path, "w");
     EXPECT(file != NULL);
     fclose(file);
@@ -66,6 +62,54 @@ static inline void midpoint(void) {
             exit(1);
         }
         usleep(1000);
+    }
+}
+
+#if CUDART_VERSION >= 12050
+/// What the driver under the worker says it holds, into the file (asking_driver.cc).
+static inline void ask_driver(const char* path) {
+    enum { kTextBytes = 1 << 20 };
+    typedef int (*Memset)(unsigned long long, size_t, unsigned, size_t, size_t, void*);
+    static void* memory = NULL;
+    static char* text = NULL;
+    void* ask = NULL;
+    cudaDriverEntryPointQueryResult result;
+    CHECK(cudaGetDriverEntryPointByVersion("cuMemsetD2D32Async", &ask, 3020, cudaEnableDefault,
+                                           &result));
+    if (memory == NULL) {
+        CHECK(cudaMalloc(&memory, kTextBytes));
+        text = (char*)calloc(1, kTextBytes + 1);
+    }
+    EXPECT(((Memset)ask)((unsigned long long)(size_t)memory, kTextBytes, 0xa5c0ffeeu,
+                         kTextBytes / 4, 1, NULL) == 0);
+    CHECK(cudaMemcpy(text, memory, kTextBytes, cudaMemcpyDeviceToHost));
+    FILE* file = fopen(path, "w");
+    EXPECT(file != NULL && fputs(text, file) >= 0);
+    fclose(file);
+}
+#endif
+
+/// The place of which every program has one. PROGRAM_MIDPOINT names the file that the runner waits
+/// for. It may want to act more than once (PROGRAM_MIDPOINTS; then .2 is added to the name), and to
+/// know what the driver holds before, between and after (PROGRAM_ASKS; NAME.asked.0 and up).
+static inline void midpoint(void) {
+    const char* path = getenv("PROGRAM_MIDPOINT");
+    if (path == NULL) {
+        return;
+    }
+    const char* times = getenv("PROGRAM_MIDPOINTS");
+    char name[4096];
+    for (int i = 0; i <= (times == NULL ? 1 : atoi(times)); ++i) {
+        if (i > 0) {
+            snprintf(name, sizeof name, i == 1 ? "%s" : "%s.%d", path, i);
+            wait_for_runner(name);
+        }
+#if CUDART_VERSION >= 12050
+        if (getenv("PROGRAM_ASKS") != NULL) {
+            snprintf(name, sizeof name, "%s.asked.%d", path, i);
+            ask_driver(name);
+        }
+#endif
     }
 }
 
