@@ -255,6 +255,28 @@ TEST_F(Source, ALateRequestForAnOlderStateIsNotRefusedForGood) {
         << "whoever withdraws would take it for the proof that nothing was granted";
 }
 
+TEST_F(Source, ARefusalIsTheLastWordWhereAskingAgainCannotHelp) {
+    const FreezeToken token = to_frozen();
+    const auto refused = [&](const SourceActions& actions) {
+        const auto* sent = find<action::Send>(actions);
+        return sent != nullptr && std::holds_alternative<MsgGrantRefused>(sent->message.body)
+                   ? std::get<MsgGrantRefused>(sent->message.body)
+                   : MsgGrantRefused{};
+    };
+    MsgGrantRequest wanted = request(token);
+    wanted.epoch = Epoch{9};
+    const MsgGrantRefused of_epoch = refused(receive(wanted));
+    EXPECT_EQ(of_epoch.reason, grant_refusal::kEpoch) << "7 is owned, 8 is due";
+    EXPECT_TRUE(of_epoch.is_final);
+    wanted = request({{5, 5}, token.count});
+    const MsgGrantRefused of_another = refused(receive(wanted));
+    EXPECT_EQ(of_another.reason, grant_refusal::kOtherMigration);
+    EXPECT_TRUE(of_another.is_final);
+    wanted = request(token);
+    wanted.epoch = Epoch{0};  // Forgotten in a restart: whichever is due.
+    EXPECT_NE(find<action::PersistGrant>(receive(wanted)), nullptr);
+}
+
 TEST_F(Source, AnAnnouncementOutlivesTheAttemptsOfOneJob) {
     to_precopy();
     EXPECT_TRUE(machine_.announced());

@@ -143,5 +143,55 @@ TEST(Target, TakesNoStateThatItWasToldIsVoid) {
     EXPECT_TRUE(applies(3));
 }
 
+TEST(Target, AStateThatCannotBeAppliedIsSaidAndAnotherOneTaken) {
+    TargetMachine target("s", Settings{});
+    std::int64_t now = 0;
+    const auto step = [&](const TargetEvent& event) {
+        return target.step(event, TimePoint{++now});
+    };
+    const auto fails = [&](FreezeToken token) {
+        target_event::ApplyFailed failed;
+        failed.token = token;
+        failed.error = {Code::kDataLoss, "state.digest", "other bytes"};
+        return sends(step(failed), [&](const MessageBody& body) {
+            const auto* said = std::get_if<MsgVerifyFailed>(&body);
+            return said != nullptr && said->token == token && said->detail == "other bytes";
+        });
+    };
+    const FreezeToken first{{1, 2}, 1};
+    const FreezeToken second{{1, 2}, 2};
+    begin_to_receive(step);
+    EXPECT_FALSE(fails(first)) << "nothing is being applied";
+    const TargetActions begun = step(message_event(MsgComplete{first, 0, {}}));
+    ASSERT_EQ(target.state(), TargetState::kApplying);
+    EXPECT_TRUE(std::none_of(begun.begin(), begun.end(), [](const TargetAction& one) {
+        return std::holds_alternative<action::UnmarkComplete>(one);
+    })) << "none was complete before";
+    EXPECT_FALSE(fails(second)) << "another is";
+    EXPECT_TRUE(fails(first));
+    EXPECT_EQ(target.state(), TargetState::kReceiving);
+    (void)step(message_event(MsgComplete{second, 0, {}}));
+    (void)step(target_event::Applied{second});
+    EXPECT_EQ(target.state(), TargetState::kComplete);
+}
+
+TEST(Target, TellsWhatTheSourcesHeartbeatSaysIsLeft) {
+    TargetMachine target("s", Settings{});
+    std::int64_t now = 0;
+    const auto step = [&](const TargetEvent& event) {
+        return target.step(event, TimePoint{++now});
+    };
+    begin_to_receive(step);
+    (void)step(message_event(MsgAlive{12'345}));
+    EXPECT_EQ(target.progress().bytes_remaining, 12'345U);
+    (void)step(message_event(MsgAlive{}));
+    EXPECT_EQ(target.progress().bytes_remaining, 12'345U) << "nothing was said of it";
+    const FreezeToken token{{1, 2}, 1};
+    (void)step(message_event(MsgComplete{token, 0, {}}));
+    (void)step(target_event::Applied{token});
+    (void)step(message_event(MsgAlive{777}));
+    EXPECT_EQ(target.progress().bytes_remaining, 0U) << "all of it is here";
+}
+
 }  // namespace
 }  // namespace gantry::engine

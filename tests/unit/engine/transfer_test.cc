@@ -123,6 +123,15 @@ TEST(Downtime, NeverShrinksWithTheTimeThatHasPassed) {
     EXPECT_GE(last, 350U);
 }
 
+TEST(Progress, AFirstRoundOfNothingIsAtItsBeginning) {
+    const double begin = first_round_percent(0, 100);
+    const double middle = first_round_percent(50, 100);
+    EXPECT_EQ(first_round_percent(0, 0), begin);
+    EXPECT_GT(middle, begin);
+    EXPECT_DOUBLE_EQ(first_round_percent(100, 100) - middle, middle - begin);
+    EXPECT_EQ(first_round_percent(200, 100), first_round_percent(100, 100));
+}
+
 TEST(Progress, NeverRunsBackwards) {
     ProgressMeter meter;
     double last = 0.0;
