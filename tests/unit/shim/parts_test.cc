@@ -147,6 +147,24 @@ TEST(Ranges, MappingsLieInReservedAddresses) {
     EXPECT_EQ(found.bytes, 0x10000u);
 }
 
+TEST(Ranges, MemoryThatWasAllocatedIsAMappingOfItsOwn) {
+    const std::uint64_t base = wire::kArenaBase + (4ull << 30);
+    Range range = make_range(base, 0x3000, RangeKind::kDevice);
+    ASSERT_TRUE(add_range(&range));
+    Memory memory{};
+    ASSERT_TRUE(find_memory(base + 0x2fff, &memory));
+    EXPECT_EQ(memory.mapping.address, base);
+    EXPECT_EQ(memory.mapping.bytes, 0x3000u);
+    EXPECT_EQ(memory.mapping.id, memory.range.id);
+    Range next{};
+    ASSERT_TRUE(next_range(base - 0x1000, &next));
+    EXPECT_EQ(next.address, base);
+    ASSERT_TRUE(next_range(base, &next));
+    EXPECT_EQ(next.address, base);
+    EXPECT_FALSE(next_range(base + 1, &next)) << "it begins before";
+    remove_range(base, &range);
+}
+
 TEST(Ranges, CopiesBeyondAnAllocationAreRefused) {
     const std::uint64_t base = wire::kArenaBase + (1ull << 30);
     Range range = make_range(base, 1000, RangeKind::kDevice);
@@ -340,6 +358,26 @@ TEST(JitOptions, LogsComeBackIntoTheApplicationsBuffers) {
     EXPECT_EQ(std::string_view(error_log, 8), "line 3, ");
     std::memcpy(&time, &values[2], sizeof(time));
     EXPECT_EQ(time, 1.5f);
+}
+
+TEST(JitOptions, ALogHasRoomOnlyWithABuffer) {
+    char info_log[16] = "unset";
+    CUjit_option names[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+                            CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void* values[] = {info_log, reinterpret_cast<void*>(sizeof(info_log)),
+                      reinterpret_cast<void*>(64)};
+    JitOptions options;
+    ASSERT_EQ(options.read(3, names, values), CUDA_SUCCESS);
+    EXPECT_EQ(options.info_capacity(), sizeof(info_log));
+    EXPECT_EQ(options.error_capacity(), 0u) << "no buffer was given";
+    EXPECT_TRUE(options.has_outputs());
+    cuda::wire_hand::JitLogs logs{};
+    logs.info_log_bytes = 4;
+    logs.info_size = 5;
+    logs.written = cuda::wire_hand::kInfoLogWritten;
+    options.put_back(logs, "said", 4);
+    EXPECT_STREQ(info_log, "said");
+    EXPECT_EQ(reinterpret_cast<std::uint64_t>(values[1]), 5u);
 }
 
 }  // namespace
