@@ -60,7 +60,8 @@ host() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout 
     openssl x509 -req -in $2.csr -CA $1.pem -CAkey $1.key -CAcreateserial -days 2 -extfile ext \
     -out $2.pem; }
 authority ours && authority others && host ours a IP:127.0.0.1 && host ours b IP:127.0.0.1 &&
-host others stranger IP:127.0.0.1 && host ours elsewhere IP:192.0.2.1)";
+host others stranger IP:127.0.0.1 && host ours elsewhere IP:192.0.2.1 &&
+host ours named DNS:host.example)";
         EXPECT_EQ(std::system(script.c_str()), 0);  // NOLINT: fixed text, own folder
     }
     ~Certificates() { std::filesystem::remove_all(folder_); }
@@ -440,6 +441,25 @@ public:
     void turned_away(const std::string&, const std::string&) override {}
     std::promise<std::shared_ptr<MessageLink>> link;
 };
+
+TEST(PeerTls, ACertificateIsOfTheNamesAndAddressesInIt) {
+    auto& certificates = Certificates::instance();
+    const std::string by_address = certificates.material("ours", "a").certificate_pem;
+    EXPECT_TRUE(certificate_names(by_address, "127.0.0.1"));
+    EXPECT_FALSE(certificate_names(by_address, "127.0.0.2"));
+    const std::string by_name = certificates.material("ours", "named").certificate_pem;
+    EXPECT_TRUE(certificate_names(by_name, "host.example"));
+    EXPECT_FALSE(certificate_names(by_name, "other.example"));
+    EXPECT_FALSE(certificate_names(by_name, "named")) << "its subject is no name of a host";
+    EXPECT_FALSE(certificate_names("no certificate", "127.0.0.1"));
+}
+
+TEST(PeerTls, AHostIsWhatStandsInBracketsOrBeforeThePort) {
+    EXPECT_EQ(host_of("host.example:16700"), "host.example");
+    EXPECT_EQ(host_of("[fe80::1]:16700"), "fe80::1");
+    EXPECT_EQ(host_of("[half:16700"), "[half");
+    EXPECT_EQ(host_of("half]:16700"), "half]");
+}
 
 // The source's machine sends while the stream of a peer that does not read comes to its end.
 TEST(PeerStreams, PeerThatDoesNotReadHoldsUpNobodyWhoSends) {
