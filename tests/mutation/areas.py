@@ -14,9 +14,8 @@ class Area:
 
 
 AREAS = [
-    Area("ring", ("proto/wire/*.h", "proto/wire/mirror/*.cc", "host-daemon/execution/ring/*.cc"),
-         ("wire_test", "mirror_test", "worker_parts_test", "shim_hypervisor_test",
-          "shim_session_test", "worker_test"),
+    Area("ring", ("proto/wire/*.h", "proto/wire/mirror/*.cc"),
+         ("wire_test", "mirror_test", "shim_hypervisor_test", "shim_session_test"),
          ("proto/wire/attach.h", "proto/wire/control_ops.h")),
     Area("session", ("guest-shim/session/**/*.cc", "guest-shim/session/**/*.h",
                      "guest-shim/driver/code/image.cc", "guest-shim/driver/code/jit_options.cc",
@@ -26,7 +25,8 @@ AREAS = [
                     "host-daemon/execution/code/*.cc", "host-daemon/execution/device/*.cc",
                     "host-daemon/execution/dispatch/*.cc", "host-daemon/execution/loading/*.cc",
                     "host-daemon/execution/memory/*.cc", "host-daemon/execution/objects/*.cc",
-                    "host-daemon/execution/process/*.cc", "host-daemon/worker/*.cc"),
+                    "host-daemon/execution/process/*.cc", "host-daemon/execution/ring/*.cc",
+                    "host-daemon/worker/*.cc"),
          ("worker_parts_test", "worker_sandbox_test", "worker_test", "worker_variables_test"),
          ("host-daemon/worker/main.cc",)),
     Area("state", ("host-daemon/state/**/*.cc", "proto/snapshot/*.cc"),
