@@ -243,6 +243,16 @@ void add_hooks(CLI::App& app, Command& commands, Arguments& a) {
                 [&a] { return run_hook_migrate_begin(a.context, a.session); })
         ->add_option("vm", a.session, "name of the VM")
         ->required();
+    commands
+        .add_to(*hook, "restore-begin", "This VM is about to go on from saved memory",
+                [&a] { return run_hook_restore(a.context, a.session, false); })
+        ->add_option("vm", a.session, "name of the VM")
+        ->required();
+    commands
+        .add_to(*hook, "started", "This VM's memory is there, and it is about to run",
+                [&a] { return run_hook_restore(a.context, a.session, true); })
+        ->add_option("vm", a.session, "name of the VM")
+        ->required();
     auto* released = commands.add_to(*hook, kReleased, "This VM is not here any more", [&a] {
         return run_hook_released(a.context, a.session, a.cause);
     });

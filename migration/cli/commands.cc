@@ -411,6 +411,29 @@ int run_hook_migrate_begin(const Context& context, const std::string& vm_name) {
     return kDone;
 }
 
+int run_hook_restore(const Context& context, const std::string& vm_name, bool is_loaded) {
+    const std::string xml = read_standard_input();
+    if (xml.find(kNeedsNamespace) == std::string::npos) {
+        return kDone;
+    }
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    set_deadline(rpc, kHookDeadline);
+    control::StartingRequest request;
+    request.set_vm_name(vm_name);
+    request.set_step(is_loaded ? control::StartingRequest::STEP_STARTED
+                               : control::StartingRequest::STEP_RESTORE);
+    request.set_domain_xml(xml);
+    control::StartingReply reply;
+    if (const auto status = client.stub().Starting(&rpc, request, &reply); !status.ok()) {
+        const Error error = client.explain(status);
+        fail(context, error);
+        // A VM that boots needs no gantryd; one that is restored was admitted by it a moment ago.
+        return is_loaded && is_unanswered(error) ? kDone : kRefused;
+    }
+    return kDone;
+}
+
 int run_hook_released(const Context& context, const std::string& vm_name,
                       const std::string& cause) {
     const std::string xml = read_standard_input();

@@ -54,6 +54,8 @@ int run_discard(const Context& context, const std::string& session);
 /// The libvirt hook: XML on standard input, nothing on standard output (libvirt would take it for a
 /// new XML), a refusal's text on standard error with status 1.
 int run_hook_migrate_begin(const Context& context, const std::string& vm_name);
+/// `is_loaded`: all its memory is there, and it is about to run; else it is about to be read.
+int run_hook_restore(const Context& context, const std::string& vm_name, bool is_loaded);
 int run_hook_released(const Context& context, const std::string& vm_name, const std::string& cause);
 
 }  // namespace gantry::cli

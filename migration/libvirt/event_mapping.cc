@@ -29,10 +29,20 @@ EventKind resumed_kind(int detail) {
     }
 }
 
+EventKind started_kind(int detail) {
+    switch (detail) {
+        case VIR_DOMAIN_EVENT_STARTED_MIGRATED: return EventKind::kStartedMigrated;
+        case VIR_DOMAIN_EVENT_STARTED_RESTORED:
+        case VIR_DOMAIN_EVENT_STARTED_FROM_SNAPSHOT: return EventKind::kRestored;
+        default: return EventKind::kStarted;
+    }
+}
+
 EventKind stopped_kind(int detail) {
     switch (detail) {
         case VIR_DOMAIN_EVENT_STOPPED_MIGRATED: return EventKind::kStoppedMigrated;
         case VIR_DOMAIN_EVENT_STOPPED_FAILED: return EventKind::kStoppedFailed;
+        case VIR_DOMAIN_EVENT_STOPPED_SAVED: return EventKind::kStoppedSaved;
         default: return EventKind::kStopped;
     }
 }
@@ -57,9 +67,7 @@ const char* lifecycle_name(int event) {
 std::optional<EventKind> lifecycle_kind(int event, int detail) {
     switch (event) {
         case VIR_DOMAIN_EVENT_UNDEFINED: return EventKind::kUndefined;
-        case VIR_DOMAIN_EVENT_STARTED:
-            return detail == VIR_DOMAIN_EVENT_STARTED_MIGRATED ? EventKind::kStartedMigrated
-                                                               : EventKind::kStarted;
+        case VIR_DOMAIN_EVENT_STARTED: return started_kind(detail);
         case VIR_DOMAIN_EVENT_SUSPENDED: return suspended_kind(detail);
         case VIR_DOMAIN_EVENT_RESUMED: return resumed_kind(detail);
         case VIR_DOMAIN_EVENT_STOPPED: return stopped_kind(detail);
@@ -82,6 +90,10 @@ bool map_monitor_event(const char* name, const char* details, DomainEvent* event
     }
     if (what == "RESUME") {
         event->kind = EventKind::kQemuResume;
+        return true;
+    }
+    if (what == "RESET") {
+        event->kind = EventKind::kQemuReset;
         return true;
     }
     if (what != "MIGRATION" || details == nullptr) {

@@ -29,6 +29,12 @@ TEST(EventMapping, LifecycleDetailsThatDecideAMigration) {
               EventKind::kStoppedMigrated);
     EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STOPPED, VIR_DOMAIN_EVENT_STOPPED_FAILED),
               EventKind::kStoppedFailed);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STOPPED, VIR_DOMAIN_EVENT_STOPPED_SAVED),
+              EventKind::kStoppedSaved);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STARTED, VIR_DOMAIN_EVENT_STARTED_RESTORED),
+              EventKind::kRestored);
+    EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STARTED, VIR_DOMAIN_EVENT_STARTED_FROM_SNAPSHOT),
+              EventKind::kRestored);
     EXPECT_EQ(kind(VIR_DOMAIN_EVENT_STOPPED, VIR_DOMAIN_EVENT_STOPPED_DESTROYED),
               EventKind::kStopped);
     EXPECT_EQ(kind(VIR_DOMAIN_EVENT_DEFINED, 0), std::nullopt);
@@ -65,6 +71,8 @@ TEST(EventMapping, MonitorEvents) {
     EXPECT_EQ(event.kind, EventKind::kQemuStop);
     EXPECT_TRUE(map_monitor_event("RESUME", "{}", &event));
     EXPECT_EQ(event.kind, EventKind::kQemuResume);
+    EXPECT_TRUE(map_monitor_event("RESET", R"({"guest":true,"reason":"guest-reset"})", &event));
+    EXPECT_EQ(event.kind, EventKind::kQemuReset);
 }
 
 TEST(EventMapping, MonitorEventsThatSayNothing) {

@@ -30,6 +30,7 @@ const char* to_string(EventKind kind) {
         case EventKind::kStateReadEnd: return "state_read_end";
         case EventKind::kStarted: return "started";
         case EventKind::kStartedMigrated: return "started_migrated";
+        case EventKind::kRestored: return "restored";
         case EventKind::kSuspendedMigrated: return "suspended_migrated";
         case EventKind::kSuspendedPostcopy: return "suspended_postcopy";
         case EventKind::kSuspendedPostcopyFailed: return "suspended_postcopy_failed";
@@ -44,11 +45,13 @@ const char* to_string(EventKind kind) {
         case EventKind::kStoppedFailed: return "stopped_failed";
         case EventKind::kStopped: return "stopped";
         case EventKind::kUndefined: return "undefined";
+        case EventKind::kStoppedSaved: return "stopped_saved";
         case EventKind::kMigrationIteration: return "migration_iteration";
         case EventKind::kJobCompleted: return "job_completed";
         case EventKind::kMigrationStatus: return "migration_status";
         case EventKind::kQemuStop: return "qemu_stop";
         case EventKind::kQemuResume: return "qemu_resume";
+        case EventKind::kQemuReset: return "qemu_reset";
     }
     return "unknown";
 }
@@ -79,6 +82,7 @@ const char* to_string(JobKind kind) {
         case JobKind::kMigrationOut: return "migration_out";
         case JobKind::kMigrationIn: return "migration_in";
         case JobKind::kOther: return "other";
+        case JobKind::kSave: return "save";
     }
     return "unknown";
 }

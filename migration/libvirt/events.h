@@ -19,8 +19,9 @@ enum class EventKind : std::uint32_t {
     kStateRead = 3,     ///< After a connect: `state` and `job` as libvirt sees them now.
     kStateReadEnd = 4,  ///< All domains of this connect were reported: others are not here.
 
-    kStarted = 10,          ///< Booted or restored here.
+    kStarted = 10,          ///< Booted here.
     kStartedMigrated = 11,  ///< An incoming QEMU is up; memory has not begun to arrive.
+    kRestored = 12,         ///< Started with the memory of a saved file or of a snapshot.
 
     /// Source: the guest stopped for the switchover (or --timeout-suspend).
     kSuspendedMigrated = 20,
@@ -37,14 +38,16 @@ enum class EventKind : std::uint32_t {
 
     kStoppedMigrated = 40,  ///< Source: moved away.
     kStoppedFailed = 41,    ///< Target: the incoming migration failed. Elsewhere: QEMU died.
-    kStopped = 42,          ///< Shut down, destroyed, crashed or saved: no longer here.
+    kStopped = 42,          ///< Shut down, destroyed or crashed: no longer here.
     kUndefined = 43,
+    kStoppedSaved = 44,  ///< Its memory lies in a file now.
 
     kMigrationIteration = 50,  ///< iteration
     kJobCompleted = 51,        ///< job: final figures. Source only, success only.
     kMigrationStatus = 52,     ///< QEMU's own MIGRATION event: qemu_status
     kQemuStop = 53,            ///< vCPUs stopped, with QEMU's time stamp.
     kQemuResume = 54,
+    kQemuReset = 55,  ///< The machine starts again, by its guest's wish or an operator's.
 };
 
 enum class QemuMigrationStatus : std::uint32_t {
@@ -80,7 +83,8 @@ enum class JobKind : std::uint32_t {
     kNone = 1,
     kMigrationOut = 2,
     kMigrationIn = 3,
-    kOther = 4,  ///< Save, dump, snapshot, backup.
+    kOther = 4,  ///< Dump, backup.
+    kSave = 5,   ///< The guest's memory goes into a file: save, managed save, snapshot.
 };
 
 struct JobStats {

@@ -67,6 +67,8 @@ JobKind job_kind(int type, int operation) {
     switch (operation) {
         case VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT: return JobKind::kMigrationOut;
         case VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN: return JobKind::kMigrationIn;
+        case VIR_DOMAIN_JOB_OPERATION_SAVE:
+        case VIR_DOMAIN_JOB_OPERATION_SNAPSHOT: return JobKind::kSave;
         case VIR_DOMAIN_JOB_OPERATION_UNKNOWN: return JobKind::kUnknown;
         default: return JobKind::kOther;
     }

@@ -85,6 +85,24 @@ Result<DomainReport> Host::report(const std::string& uuid) {
     return report;
 }
 
+Result<bool> Host::is_being_saved(const std::string& uuid) {
+    GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
+    int state = 0;
+    int reason = 0;
+    if (virDomainGetState(domain.get(), &state, &reason, 0) < 0) {
+        return last_error("cannot read the state of domain " + uuid);
+    }
+    if (state != VIR_DOMAIN_PAUSED) {
+        return false;
+    }
+    // A guest that was paused before keeps that reason; a snapshot may show no job yet.
+    if (reason == VIR_DOMAIN_PAUSED_SAVE || reason == VIR_DOMAIN_PAUSED_SNAPSHOT) {
+        return true;
+    }
+    GANTRY_ASSIGN(const JobStats job, job_stats(domain.get()));
+    return job.kind == JobKind::kSave;
+}
+
 Result<void> Host::write_owner(const std::string& uuid, const Owner& owner) {
     GANTRY_ASSIGN(const std::string text, owner_xml(owner));
     GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));

@@ -35,6 +35,8 @@ public:
     [[nodiscard]] Result<DomainInfo> read_domain(const std::string& uuid);
     /// State and current job. A domain that is not here is kAbsent with no job, not an error.
     [[nodiscard]] Result<DomainReport> report(const std::string& uuid);
+    /// Its guest is paused, and libvirt writes its memory into a file: a save or a snapshot.
+    [[nodiscard]] Result<bool> is_being_saved(const std::string& uuid);
     /// Stamps the owner into the live XML. libvirt holds it up for 30 s, and refuses it then, while
     /// a migration of the VM runs; so it is done when a session opens, when a VM has arrived, and
     /// when a migration has failed.

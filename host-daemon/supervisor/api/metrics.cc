@@ -223,6 +223,21 @@ void put_host(FamilyList& list, const control::ListSessionsReply& state) {
         static_cast<double>(used));
 }
 
+void put_saves(FamilyList& list, const SaveCounters& counters) {
+    MetricFamily& saves =
+        list.add("gantry_vm_saves_total",
+                 "VMs with programs whose memory libvirt wrote into a file.", MetricType::Counter);
+    put(saves, static_cast<double>(counters.saved), {{"outcome", "saved"}});
+    put(saves, static_cast<double>(counters.refused), {{"outcome", "refused"}});
+    put(saves, static_cast<double>(counters.lost), {{"outcome", "lost"}});
+    MetricFamily& starts =
+        list.add("gantry_vm_restores_total", "VMs with programs that libvirt started from a file.",
+                 MetricType::Counter);
+    put(starts, static_cast<double>(counters.restored), {{"outcome", "restored"}});
+    put(starts, static_cast<double>(counters.start_refused), {{"outcome", "refused"}});
+    put(starts, static_cast<double>(counters.started_without), {{"outcome", "lost"}});
+}
+
 class RegistryCollector final : public prometheus::Collectable {
 public:
     explicit RegistryCollector(Registry& registry) : registry_(registry) {}
@@ -236,6 +251,7 @@ public:
             put_accounts(list, state, accounts);
         }
         put_moves_under_way(list, state);
+        put_saves(list, registry_.saves());
         put_ended_moves(list, registry_.status().counters());
         if (const auto connected = registry_.hypervisor_connected()) {
             put(list.add("gantry_libvirt_connected", "1: libvirt answers.", MetricType::Gauge),

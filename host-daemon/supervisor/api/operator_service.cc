@@ -58,6 +58,10 @@ public:
         registry_.released(*request);
         return grpc::Status::OK;
     }
+    grpc::Status Starting(grpc::ServerContext*, const control::StartingRequest* request,
+                          control::StartingReply* reply) override {
+        return finish(registry_.starting(*request), reply);
+    }
     grpc::Status Preflight(grpc::ServerContext*, const control::PreflightRequest* request,
                            control::PreflightReply* reply) override {
         return finish(registry_.preflight(*request), reply);

@@ -268,6 +268,9 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         spdlog::error("session {}: {}; trying again", id, watched.error().to_string());
         std::this_thread::sleep_for(std::chrono::seconds{1});
     }
+    if (session->info().kind == SessionKind::kVm) {
+        saves_.renew_mark(session);
+    }
     driver->feed(engine::source_event::Opened{});
     spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
     housekeeping_.post([this] { look_after_guests(); });
@@ -365,6 +368,7 @@ void Registry::released(const control::ReleasedRequest& request) {
     event.uuid = domain->uuid;
     event.name = domain->name;
     vms_.feed_target(domain->uuid, event);
+    forget_start(domain->uuid);
 }
 
 Result<GuestLink> Registry::give_guest(const HandoverRequest& request) {

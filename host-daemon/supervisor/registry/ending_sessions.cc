@@ -107,6 +107,11 @@ void EndingSessions::cancel_next_life(const std::string& id) {
     }
 }
 
+bool EndingSessions::is_ending(const std::string& id) const {
+    const MutexLock lock(mutex_);
+    return closing_.contains(id);
+}
+
 bool EndingSessions::has_next_life(const std::string& id) const {
     const MutexLock lock(mutex_);
     const auto closing = closing_.find(id);

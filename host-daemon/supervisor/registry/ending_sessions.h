@@ -51,6 +51,7 @@ public:
     bool set_next_life(const libvirt::DomainInfo& domain);
     /// It has ended meanwhile.
     void cancel_next_life(const std::string& id);
+    [[nodiscard]] bool is_ending(const std::string& id) const;
     [[nodiscard]] bool has_next_life(const std::string& id) const;
 
     // Waiting.

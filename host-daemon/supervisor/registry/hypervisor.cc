@@ -25,6 +25,7 @@ engine::DomainReport to_engine(const libvirt::DomainReport& report) {
         case libvirt::JobKind::kMigrationOut: out.job = engine::JobState::kOutgoing; break;
         case libvirt::JobKind::kMigrationIn: out.job = engine::JobState::kIncoming; break;
         case libvirt::JobKind::kNone:
+        case libvirt::JobKind::kSave:
         case libvirt::JobKind::kOther: out.job = engine::JobState::kNone; break;
     }
     switch (report.cause) {
@@ -60,6 +61,16 @@ public:
             auto report = host_.report(uuid);
             note_silence(report.ok() ? "" : report.error().to_string());
             answer(report ? to_engine(*report) : engine::DomainReport{});
+        });
+    }
+
+    void is_being_saved(const std::string& uuid, std::function<void(bool)> answer) override {
+        quick_.post([this, uuid, answer = std::move(answer)] {
+            const auto saved = host_.is_being_saved(uuid);
+            if (!saved) {
+                spdlog::debug("domain {}: {}", uuid, saved.error().to_string());
+            }
+            answer(saved && *saved);
         });
     }
 

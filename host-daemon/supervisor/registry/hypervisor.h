@@ -28,6 +28,11 @@ public:
                        std::function<void(engine::DomainReport)> answer) = 0;
     virtual void read_domain(const std::string& uuid,
                              std::function<void(Result<libvirt::DomainInfo>)> answer) = 0;
+    /// True: the VM is paused, and libvirt is writing its memory into a file.
+    virtual void is_being_saved(const std::string& uuid, std::function<void(bool)> answer) {
+        (void)uuid;
+        answer(false);
+    }
     virtual void abort_job(const std::string& uuid) = 0;
     virtual void destroy(const std::string& uuid) = 0;
     /// May take as long as libvirt migrates the VM; other requests do not wait behind it.

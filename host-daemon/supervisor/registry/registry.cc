@@ -52,6 +52,7 @@ Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervis
       devices_([this](DeviceNumber device) { return ask_device(device); }),
       status_(host_name_of(config), static_cast<DeviceNumber>(config.worker.device), sessions_,
               devices_),
+      saves_(config.daemon.state_directory, hypervisor, sessions_, housekeeping_, save_hooks()),
       vms_(config, hypervisor, sessions_, ending_, housekeeping_, vm_hooks()) {}
 
 Registry::~Registry() { stop(); }
@@ -391,11 +392,12 @@ std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch e
     return session;
 }
 
-void Registry::watch_region(const std::shared_ptr<Session>& session) {
+void Registry::watch_region(const std::shared_ptr<Session>& session,
+                            const std::vector<Claim>& seen) {
     if (session->info().kind == SessionKind::kVm) {
         sessions_.watch(session, std::make_unique<RegionWatcher>(
                                      session, std::chrono::milliseconds{config_.vm.poll_ms},
-                                     handlers_for(session->info().id)));
+                                     handlers_for(session->info().id), seen));
     }
 }
 
@@ -481,7 +483,7 @@ void Registry::end_session(wire::WorkerState how, SessionTable::Taken taken) {
     shares_.set_share(info.id, std::nullopt);
     spdlog::info("session {} closed", info.id);
     if (next_life) {
-        housekeeping_.post([this, domain = *next_life] { open_vm(domain, true); });
+        housekeeping_.post([this, domain = *next_life] { open_vm(domain, VmLife::kBooted); });
     }
 }
 
@@ -539,12 +541,20 @@ void Registry::end_waits() { ending_.end_waits(); }
 
 VmHooks Registry::vm_hooks() {
     VmHooks hooks;
-    hooks.open = [this](const libvirt::DomainInfo& domain, bool is_fresh) {
-        open_vm(domain, is_fresh);
+    hooks.open = [this](const libvirt::DomainInfo& domain, VmLife life) {
+        if (life == VmLife::kRestored) {
+            on_restored(domain);
+        } else {
+            open_vm(domain, life);
+        }
     };
     hooks.close = [this](const std::shared_ptr<Session>& session) {
-        close_session(session, wire::WorkerState::kDead);
+        if (!saves_.closes_later(session)) {
+            close_session(session, wire::WorkerState::kDead);
+        }
     };
+    hooks.saved = [this](const std::shared_ptr<Session>& session) { saves_.on_saved(session); };
+    hooks.heard = [this](const libvirt::DomainEvent& event) { saves_.on_event(event); };
     hooks.fetch = [this](const libvirt::DomainInfo& domain) {
         return begin_arrival(arrival_request(domain));
     };
@@ -561,17 +571,21 @@ bool Registry::awaits_earlier_life(const libvirt::DomainInfo& domain) {
 }
 
 /// On housekeeping_ only.
-void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
+void Registry::open_vm(const libvirt::DomainInfo& domain, VmLife life) {
+    const bool is_fresh = life == VmLife::kBooted;
     if (sessions_.arrival(domain.uuid) || (!is_fresh && sessions_.find(domain.uuid))) {
         return;
     }
-    if (is_fresh && awaits_earlier_life(domain)) {
+    if (is_fresh && (saves_.opens_later(domain) || awaits_earlier_life(domain))) {
         return;
     }
     const SessionInfo info = vm_session_info(domain);
     if (auto reserved = devices_.reserve(info.id, usual_device(), info.quota_bytes); !reserved) {
         spdlog::error("VM {}: {}; its programs find no GPU", domain.name,
                       reserved.error().to_string());
+        if (!is_fresh) {
+            (void)saves_.lose_programs(info, nullptr, reserved.error());
+        }
         return;
     }
     const auto epoch = epoch_for_new_life(info.id);
@@ -581,7 +595,11 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, bool is_fresh) {
     }
     const auto opened = unless_exhausted([&] {
         const auto session = open_session(info, *epoch, is_fresh);
-        watch_region(session);
+        const auto answered =
+            is_fresh ? std::vector<Claim>()
+                     : saves_.lose_programs(info, session.get(), why_without_state(domain.uuid));
+        watch_region(session, answered);
+        saves_.renew_mark(session);
         return session;
     });
     if (!opened) {

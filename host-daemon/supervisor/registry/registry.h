@@ -10,7 +10,7 @@
 //   EndingSessions  local programs, sessions that end, waiters     attaching programs,
 //   housekeeping_ HostStatus      history of moves; what operators are told      operators, moves'
 //   executors VmEvents        VMs that are here without their session        libvirt's thread,
-//   housekeeping_
+//   housekeeping_ VmSaves     VMs that libvirt saves and restores            as VmEvents; hooks
 //
 // Order of locks: SessionTable, then DeviceBook, EndingSessions or a Session's own. The others are
 // never held together. Hooks of moves and arrivals, which run on their executors, take one part's
@@ -36,6 +36,7 @@
 #include "host-daemon/supervisor/registry/session_table.h"
 #include "host-daemon/supervisor/registry/status.h"
 #include "host-daemon/supervisor/registry/vm_events.h"
+#include "host-daemon/supervisor/registry/vm_saves.h"
 #include "host-daemon/supervisor/sessions/arrival.h"
 #include "host-daemon/supervisor/sessions/guest_listener.h"
 #include "host-daemon/supervisor/sessions/handover.h"
@@ -83,6 +84,9 @@ public:
     Result<control::ReplaceWorkersReply> reassign(const control::ReassignRequest& request);
     /// The `release end` hook: the VM is not on this host (any more).
     void released(const control::ReleasedRequest& request);
+    /// The `restore begin` and `started begin` hooks. An error refuses the VM's start, and what
+    /// libvirt saved stays.
+    Result<control::StartingReply> starting(const control::StartingRequest& request);
     Result<control::PreflightReply> preflight(const control::PreflightRequest& request);
     Result<std::string> abort(const std::string& name);
     Result<std::string> force_complete(const std::string& name);
@@ -93,6 +97,7 @@ public:
     control::ListSessionsReply list(const std::string& name,
                                     std::optional<std::uint64_t> ended_after = std::nullopt);
     [[nodiscard]] HostStatus& status() { return status_; }
+    [[nodiscard]] SaveCounters saves() const { return saves_.counters(); }
     /// Nothing: this host has no hypervisor.
     [[nodiscard]] std::optional<bool> hypervisor_connected() const {
         return config_.vm.libvirt_uri.empty() ? std::nullopt : std::optional{vms_.is_connected()};
@@ -129,7 +134,7 @@ private:
     /// What may take long does not hold up housekeeping_, which starts it.
     void run_aside(std::function<void()> errand);
     std::shared_ptr<SourceRunner> make_driver(const std::shared_ptr<Session>& session, Epoch epoch);
-    void watch_region(const std::shared_ptr<Session>& session);
+    void watch_region(const std::shared_ptr<Session>& session, const std::vector<Claim>& seen = {});
     Result<Epoch> epoch_for_new_life(const std::string& id);
     WorkerHandlers handlers_for(const std::string& id);
     std::string sharing_group(const std::string& id);
@@ -148,7 +153,7 @@ private:
     void renew_ticket(const std::weak_ptr<Session>& whose, Epoch epoch);
     [[nodiscard]] bool waits_itself(const std::string& id) const;
     bool awaits_earlier_life(const libvirt::DomainInfo& domain);
-    void open_vm(const libvirt::DomainInfo& domain, bool is_fresh);
+    void open_vm(const libvirt::DomainInfo& domain, VmLife life);
     VmHooks vm_hooks();
     Result<control::DeviceDescription> ask_device(DeviceNumber device);
     engine::TargetCapabilities capabilities_of(DeviceNumber device);
@@ -176,7 +181,19 @@ private:
     void look_after_guest(const std::shared_ptr<Arrival>& arrival);
     Result<GuestLink> give_guest(const HandoverRequest& request);
 
+    // starting.cc
+    SaveHooks save_hooks();
+    Result<void> check_save(Session& session);
+    Result<void> await_end(const libvirt::DomainInfo& domain);
+    Result<control::StartingReply> give_state(const libvirt::DomainInfo& domain);
+    Result<void> restore_vm(const SessionInfo& info, const SavedState& state);
+    void on_restored(const libvirt::DomainInfo& domain);
+    void forget_start(const std::string& id);
+    Error why_without_state(const std::string& id);
+
     // snapshot.cc
+    Result<control::RestoreReply> restore_session(const std::shared_ptr<Session>& session,
+                                                  const std::string& path);
     Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs,
                        DeviceNumber device);
     ReplacementHooks replacement_hooks(const std::shared_ptr<Session>& session);
@@ -207,7 +224,12 @@ private:
         look_after_logs();
         look_after_guests();
     }};
+    VmSaves saves_;
     VmEvents vms_;
+    Mutex starting_mutex_;
+    std::set<std::string> restoring_ GANTRY_GUARDED_BY(starting_mutex_);  ///< By VM.
+    /// Why a restored VM is about to run without the state of its GPU.
+    std::map<std::string, Error> without_state_ GANTRY_GUARDED_BY(starting_mutex_);
 };
 
 }  // namespace gantry::supervisor

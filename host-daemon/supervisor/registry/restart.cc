@@ -168,6 +168,7 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
     event.announced = session->source().is_announced();
     session->driver()->feed(std::move(event));
     watch_region(session);
+    saves_.renew_mark(session);
 }
 
 /// Workers that hold the complete state may be all that is left of the session: the machine asks

@@ -66,6 +66,14 @@ Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds
 Result<control::RestoreReply> Registry::restore(const control::RestoreRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
     GANTRY_TRY(check_snapshot_path(config_.operator_, request.path()));
+    return restore_session(session, request.path());
+}
+
+Result<control::RestoreReply> Registry::restore_session(const std::shared_ptr<Session>& session,
+                                                        const std::string& path) {
+    control::RestoreRequest request;
+    request.set_session(session->info().id);
+    request.set_path(path);
     ending_.await(ending_.soon_free(
         [this](const std::string& id) { return waits_itself(id); }));  // As in open_local().
     const SessionInfo info = session->info();

@@ -29,6 +29,7 @@ std::optional<engine::SourceEvent> source_event_of(const libvirt::DomainEvent& e
         case EventKind::kResumedOther: return source_event::GuestResumed{};
         case EventKind::kStoppedMigrated: return source_event::GuestGone{};
         case EventKind::kStoppedFailed:
+        case EventKind::kStoppedSaved:
         case EventKind::kStopped: return source_event::GuestStopped{};
         case EventKind::kMigrationStatus:
             switch (event.qemu_status) {
@@ -52,6 +53,7 @@ std::optional<engine::TargetEvent> target_event_of(const libvirt::DomainEvent& e
         case EventKind::kSuspendedPaused: return target_event::GuestArrivedPaused{};
         case EventKind::kStoppedFailed:
         case EventKind::kStoppedMigrated:
+        case EventKind::kStoppedSaved:
         case EventKind::kStopped: return target_event::GuestStopped{};
         default: return std::nullopt;
     }
@@ -79,9 +81,12 @@ void VmEvents::on_event(const libvirt::DomainEvent& event) {
         return;
     }
     spdlog::debug("libvirt: {} {} ({})", event.name, to_string(event.kind), event.uuid);
+    hooks_.heard(event);
     switch (event.kind) {
-        case EventKind::kStarted: on_domain_here(event, true); break;
-        case EventKind::kStateRead: on_domain_here(event, false); break;
+        case EventKind::kStarted: on_domain_here(event, VmLife::kBooted); break;
+        case EventKind::kRestored: on_domain_here(event, VmLife::kRestored); break;
+        case EventKind::kStateRead: on_domain_here(event, VmLife::kRunning); break;
+        case EventKind::kQemuReset: on_reset(event.uuid); break;
         case EventKind::kResumedMigrated: on_guest_came(event.uuid); break;
         default: break;
     }
@@ -89,7 +94,30 @@ void VmEvents::on_event(const libvirt::DomainEvent& event) {
     feed_source(event.uuid, event);
 }
 
-void VmEvents::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) {
+/// Its programs are gone and have said nothing, and their region's claims stand: to Gantry it is a
+/// new life of the VM.
+void VmEvents::on_reset(const std::string& id) {
+    if (!sessions_.is_concerned(id) || sessions_.arrival(id)) {
+        return;
+    }
+    hypervisor_.read_domain(id, [this, id](Result<libvirt::DomainInfo> domain) {
+        if (!domain || !domain->gpu) {
+            return;
+        }
+        housekeeping_.post([this, info = std::move(*domain)] {
+            const SessionTable::Here here = sessions_.find(info.uuid);
+            if (!here || !here.driver->status().serves || here.driver->status().migration) {
+                return;  // A move of a machine that starts again fails, or brings nothing along.
+            }
+            spdlog::info("session {}: VM {} was reset; its programs have ended", info.uuid,
+                         info.name);
+            hooks_.open(info, VmLife::kBooted);
+        });
+    });
+}
+
+void VmEvents::on_domain_here(const libvirt::DomainEvent& event, VmLife life) {
+    const bool is_fresh = life != VmLife::kRunning;
     const auto tell_source = [this, id = event.uuid, state = event.state] {
         // After a reconnect events may have been missed: let the machine ask for itself.
         if (const auto driver = sessions_.find(id).driver) {
@@ -106,24 +134,23 @@ void VmEvents::on_domain_here(const libvirt::DomainEvent& event, bool is_fresh) 
         tell_source();
         return;
     }
-    hypervisor_.read_domain(
-        event.uuid, [this, is_fresh, tell_source](Result<libvirt::DomainInfo> domain) {
-            if (!domain) {
-                spdlog::warn("{}", domain.error().to_string());
-                return;
-            }
-            if (!domain->gpu) {
-                return;  // not ours
-            }
-            const bool is_owned_elsewhere = domain->owner && domain->owner->daemon != own_address();
-            if (!is_fresh && is_owned_elsewhere) {
-                housekeeping_.post([this, info = std::move(*domain)] { take_up_guest(info); });
-                return;
-            }
-            tell_source();
-            housekeeping_.post(
-                [this, is_fresh, info = std::move(*domain)] { hooks_.open(info, is_fresh); });
-        });
+    hypervisor_.read_domain(event.uuid, [this, life, is_fresh,
+                                         tell_source](Result<libvirt::DomainInfo> domain) {
+        if (!domain) {
+            spdlog::warn("{}", domain.error().to_string());
+            return;
+        }
+        if (!domain->gpu) {
+            return;  // not ours
+        }
+        const bool is_owned_elsewhere = domain->owner && domain->owner->daemon != own_address();
+        if (!is_fresh && is_owned_elsewhere) {
+            housekeeping_.post([this, info = std::move(*domain)] { take_up_guest(info); });
+            return;
+        }
+        tell_source();
+        housekeeping_.post([this, life, info = std::move(*domain)] { hooks_.open(info, life); });
+    });
 }
 
 /// Normally its session is on its way, or this is the source, taking the guest back.
@@ -188,7 +215,7 @@ void VmEvents::retry_stranded() {
     for (const libvirt::DomainInfo& domain : std::exchange(to_open_, {})) {
         hypervisor_.query(domain.uuid, [this, domain](engine::DomainReport report) {
             if (report.domain != engine::DomainState::kAbsent) {
-                housekeeping_.post([this, domain] { hooks_.open(domain, false); });
+                housekeeping_.post([this, domain] { hooks_.open(domain, VmLife::kRunning); });
             }
         });
     }
@@ -215,8 +242,9 @@ void VmEvents::stamp_owner(const std::string& id, Epoch epoch, const Ticket& tic
 
 void VmEvents::feed_source(const std::string& id, const libvirt::DomainEvent& event) {
     auto told = source_event_of(event);
-    const bool has_ended =
-        event.kind == EventKind::kStopped || event.kind == EventKind::kStoppedFailed;
+    const bool has_ended = event.kind == EventKind::kStopped ||
+                           event.kind == EventKind::kStoppedFailed ||
+                           event.kind == EventKind::kStoppedSaved;
     if (has_ended) {
         ending_.cancel_next_life(id);
     }
@@ -231,7 +259,8 @@ void VmEvents::feed_source(const std::string& id, const libvirt::DomainEvent& ev
     }
     const SourceStatus status = here.driver->status();
     if (status.serves && !status.migration) {
-        housekeeping_.post([this, session = here.session] { hooks_.close(session); });
+        const auto& end = event.kind == EventKind::kStoppedSaved ? hooks_.saved : hooks_.close;
+        housekeeping_.post([&end, session = here.session] { end(session); });
     } else {
         // The machine decides first what becomes of the move, on its own executor.
         close_if_ended(id);

@@ -25,11 +25,22 @@
 
 namespace gantry::supervisor {
 
+/// How a VM came to run here that has no session.
+enum class VmLife : std::uint8_t {
+    kBooted,    ///< Just now: what lies in its region is of an earlier life.
+    kRestored,  ///< With the memory that libvirt had saved.
+    kRunning,   ///< Not known.
+};
+
 struct VmHooks {
-    /// A VM of ours runs here and has no session. `is_fresh`: it has just been started.
-    std::function<void(const libvirt::DomainInfo&, bool is_fresh)> open;
+    /// A VM of ours runs here and has no session, or a new life.
+    std::function<void(const libvirt::DomainInfo&, VmLife)> open;
     /// It has been stopped for good.
     std::function<void(const std::shared_ptr<Session>&)> close;
+    /// The same, with its memory in a file.
+    std::function<void(const std::shared_ptr<Session>&)> saved;
+    /// Every event of a VM; on libvirt's thread.
+    std::function<void(const libvirt::DomainEvent&)> heard;
     /// Begins to bring its session here from its owner; may wait for the owner's host.
     std::function<Result<std::shared_ptr<Arrival>>(const libvirt::DomainInfo&)> fetch;
     /// Runs what may take long beside `housekeeping`.
@@ -70,7 +81,8 @@ public:
 
 private:
     std::atomic<bool> is_connected_{false};
-    void on_domain_here(const libvirt::DomainEvent& event, bool is_fresh);
+    void on_domain_here(const libvirt::DomainEvent& event, VmLife life);
+    void on_reset(const std::string& id);
     void on_guest_came(const std::string& id);
     void feed_source(const std::string& id, const libvirt::DomainEvent& event);
     void compare();

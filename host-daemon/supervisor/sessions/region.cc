@@ -166,6 +166,31 @@ Result<std::vector<Claim>> Region::claims(std::uint32_t channel_count) const {
     return out;
 }
 
+Result<std::vector<Answer>> Region::answers(std::uint32_t channel_count) const {
+    std::vector<Answer> out;
+    for (std::uint32_t i = 0; i < std::min(channel_count, wire::kMaxChannels); ++i) {
+        struct {
+            std::uint64_t generation;
+            wire::ServeState state;
+            std::uint32_t refusal;
+        } raw{};
+        static_assert(sizeof raw == sizeof(wire::HostChannel));
+        GANTRY_TRY(read(&raw, sizeof raw, host_channel_offset(i)));
+        out.push_back({raw.generation, raw.state});
+    }
+    return out;
+}
+
+Result<void> Region::write_mark(const wire::SaveMark& mark) {
+    return write(&mark, sizeof mark, wire::kSaveMarkOffset);
+}
+
+Result<wire::SaveMark> Region::mark() const {
+    wire::SaveMark mark;
+    GANTRY_TRY(read(&mark, sizeof mark, wire::kSaveMarkOffset));
+    return mark;
+}
+
 Result<void> Region::write_state(std::uint32_t channel, std::uint64_t generation,
                                  wire::ServeState state, std::uint32_t cuda_error,
                                  const std::string& text) {

@@ -14,6 +14,7 @@
 #include "proto/base/result.h"
 #include "proto/control/unique_fd.h"
 #include "proto/wire/region.h"
+#include "proto/wire/save_mark.h"
 
 namespace gantry::supervisor {
 
@@ -22,6 +23,12 @@ struct Claim {
     wire::ClaimState state = wire::ClaimState::kFree;
     std::uint32_t guest_pid = 0;
     std::uint64_t generation = 0;
+};
+
+/// What a host has said about a claim of a channel.
+struct Answer {
+    std::uint64_t generation = 0;  ///< 0: nothing.
+    wire::ServeState state = wire::ServeState::kNone;
 };
 
 /// MirrorWords.session.
@@ -51,6 +58,9 @@ public:
     Result<std::optional<std::uint32_t>> channel_count() const;
     Result<std::vector<Claim>> claims(std::uint32_t channel_count) const;
 
+    /// By channel.
+    Result<std::vector<Answer>> answers(std::uint32_t channel_count) const;
+
     /// Tells the guest about one claim of a channel.
     Result<void> write_state(std::uint32_t channel, std::uint64_t generation,
                              wire::ServeState state, std::uint32_t cuda_error = 0,
@@ -62,6 +72,8 @@ public:
                                                                 std::uint32_t channel) const;
     Result<void> write_worker_state(std::uint32_t channel_count, std::uint32_t channel,
                                     wire::WorkerState state);
+    Result<void> write_mark(const wire::SaveMark& mark);
+    [[nodiscard]] Result<wire::SaveMark> mark() const;
 
 private:
     Result<void> read(void* to, std::size_t bytes, std::uint64_t offset) const;

@@ -8,11 +8,14 @@
 namespace gantry::supervisor {
 
 RegionWatcher::RegionWatcher(std::shared_ptr<Session> session, std::chrono::milliseconds interval,
-                             WorkerHandlers handlers)
+                             WorkerHandlers handlers, const std::vector<Claim>& seen)
     : session_(std::move(session)), interval_(interval), handlers_(std::move(handlers)) {
     for (const auto& worker : session_->workers().all()) {
         const PartChannel at = channel_of(worker->part());
         seen_[at.channel] = std::max(seen_[at.channel], at.generation);
+    }
+    for (const Claim& claim : seen) {
+        seen_[claim.channel] = std::max(seen_[claim.channel], claim.generation);
     }
     thread_ = std::thread([this] { run(); });
 }

@@ -29,8 +29,9 @@ public:
     static constexpr double kLinesAtOnce = 10;
     static constexpr double kLinesPerSecond = 1;
 
+    /// `seen`: claims that are none of its business, beside those of the session's workers.
     RegionWatcher(std::shared_ptr<Session> session, std::chrono::milliseconds interval,
-                  WorkerHandlers handlers);
+                  WorkerHandlers handlers, const std::vector<Claim>& seen = {});
     ~RegionWatcher();
     RegionWatcher(const RegionWatcher&) = delete;
     RegionWatcher& operator=(const RegionWatcher&) = delete;

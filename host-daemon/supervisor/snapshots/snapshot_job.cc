@@ -117,6 +117,7 @@ struct Job {
     SourceRunner& driver;
     const control::SnapshotRequest& request;
     const std::function<bool()>& is_cancelled;
+    const WhenFrozen& when_frozen;
     const SerialExecutor::Clock::time_point begun = SerialExecutor::Clock::now();
     Phases phases{};
 
@@ -164,7 +165,10 @@ Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& f
     const auto frozen = SerialExecutor::Clock::now();
     GANTRY_TRY(source.freeze(token, kFreezeDeadline));
     phases.end("freeze");
-    Result<void> begun = source.begin_precopy(what.seed);
+    Result<void> begun = job.when_frozen ? job.when_frozen(what.seed) : Result<void>();
+    if (begun) {
+        begun = source.begin_precopy(what.seed);
+    }
     Result<std::uint64_t> written =
         begun ? write_file(session, what, phases) : Result<std::uint64_t>(begun.error());
     source.end_precopy();
@@ -194,9 +198,9 @@ Result<control::SnapshotReply> freeze_and_save(Job& job, snapshot::AtomicFile& f
 Result<control::SnapshotReply> save(Job& job) {
     GANTRY_TRY(job.check());
     GANTRY_ASSIGN(snapshot::AtomicFile file, snapshot::AtomicFile::create(job.request.path()));
-    // What ends with its snapshot has no pause that could be short.
-    const auto made = job.request.suspend() ? SnapshotPages::Made::kWhenWritten
-                                            : SnapshotPages::Made::kBeforeFreeze;
+    // What ends with its snapshot, or is paused already, has no pause that could be short.
+    const auto made = job.request.suspend() || job.when_frozen ? SnapshotPages::Made::kWhenWritten
+                                                               : SnapshotPages::Made::kBeforeFreeze;
     GANTRY_ASSIGN(SnapshotPages pages,
                   SnapshotPages::prepare(job.session, job.driver, file.fd(), job.request.path(),
                                          made, [&job] { return job.check(); }));
@@ -212,14 +216,15 @@ Result<control::SnapshotReply> save(Job& job) {
 
 Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& session,
                                              const control::SnapshotRequest& request,
-                                             const std::function<bool()>& is_cancelled) {
+                                             const std::function<bool()>& is_cancelled,
+                                             const WhenFrozen& when_frozen) {
     if (request.path().empty() || request.path().front() != '/') {
         return Error{Code::kInvalidArgument, "snapshot.path",
                      "the file's path must be absolute: '" + request.path() + "'"};
     }
     const MutexLock one_at_a_time(session->saving());
     const auto driver = session->driver();
-    Job job{*session, *driver, request, is_cancelled};
+    Job job{*session, *driver, request, is_cancelled, when_frozen};
     return save(job);
 }
 

@@ -19,9 +19,13 @@
 
 namespace gantry::supervisor {
 
+/// Called when every worker is frozen and nothing is written yet; an error ends the snapshot.
+using WhenFrozen = std::function<Result<void>(const engine::Seed&)>;
+
 /// `is_cancelled`: nobody waits for it any more; asked until the freeze.
 Result<control::SnapshotReply> save_snapshot(const std::shared_ptr<Session>& session,
                                              const control::SnapshotRequest& request,
-                                             const std::function<bool()>& is_cancelled);
+                                             const std::function<bool()>& is_cancelled,
+                                             const WhenFrozen& when_frozen = {});
 
 }  // namespace gantry::supervisor

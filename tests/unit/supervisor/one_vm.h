@@ -20,7 +20,11 @@ public:
     }
     void read_domain(const std::string& uuid,
                      std::function<void(Result<libvirt::DomainInfo>)> answer) override {
-        answer(Error{Code::kNotFound, "libvirt.none", "no domain " + uuid});
+        if (domain_.uuid == uuid) {
+            answer(domain_);
+        } else {
+            answer(Error{Code::kNotFound, "libvirt.none", "no domain " + uuid});
+        }
     }
     void abort_job(const std::string&) override {}
     void destroy(const std::string&) override {}
@@ -33,6 +37,8 @@ public:
         done({});
     }
 
+    /// Before any event of it.
+    void has_xml(libvirt::DomainInfo domain) { domain_ = std::move(domain); }
     void is_now(engine::DomainState state, engine::JobState job,
                 engine::StopCause cause = engine::StopCause::kUnknown) {
         const std::lock_guard lock(mutex_);
@@ -57,6 +63,7 @@ private:
     }
 
     EventHandler handler_;
+    libvirt::DomainInfo domain_;
     std::mutex mutex_;
     engine::DomainReport report_{engine::DomainState::kRunning, engine::JobState::kNone};
     Ticket ticket_;

@@ -92,6 +92,8 @@ protected:
         config_.worker.executable = "/bin/false";
         config_.worker.user.clear();
         config_.worker.private_tmp = false;
+        config_.daemon.state_directory = folder_ + "/state";
+        config_.vm.region_directory = folder_;
         config_.peer.listen = "hosta:7700";  // Nobody listens; VMs are stamped with it.
         std::filesystem::create_directory(folder_ + "/sessions");
         SessionInfo info;
@@ -143,6 +145,23 @@ protected:
             "hostb", std::make_shared<MutePeer>());
         ASSERT_TRUE(comes_to([&] { return is_moving(); }, seconds{20}));
     }
+
+    static libvirt::DomainInfo domain() { return *libvirt::parse_domain_xml(kXml); }
+    Result<control::StartingReply> start(control::StartingRequest::Step step) {
+        control::StartingRequest request;
+        request.set_vm_name("g1");
+        request.set_step(step);
+        request.set_domain_xml(kXml);
+        return registry_.starting(request);
+    }
+
+    static constexpr const char* kXml = R"(<domain type='qemu'>
+  <name>g1</name><uuid>5f3b7a60-0000-4000-8000-000000000001</uuid>
+  <metadata><gantry:gpu xmlns:gantry='urn:gantry:vm:1'>
+    <gantry:needs memory_mib='64'/><gantry:region shmem='region'/></gantry:gpu></metadata>
+  <devices><shmem name='region' role='master'>
+    <model type='ivshmem-plain'/><size unit='M'>128</size></shmem></devices>
+</domain>)";
 
     std::string folder_ = [] {
         char pattern[] = "/tmp/registry_test.XXXXXX";
@@ -218,6 +237,64 @@ TEST_F(RegistryOfAVm, ThatComesBackToItsSessionIsToldToLetItFollow) {
     ASSERT_FALSE(other.ok());
     EXPECT_NE(other.error().reason, "session.behind") << "what it brings is another host's";
     EXPECT_EQ(sessions(), 1);
+}
+
+TEST_F(RegistryOfAVm, ThatWasSavedEndsItsSession) {
+    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
+    vm_.tell(kVm, libvirt::EventKind::kStoppedSaved);
+    EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
+}
+
+TEST_F(RegistryOfAVm, ThatIsResetHasANewLife) {
+    vm_.has_xml(domain());
+    const auto before = registry_.find(kVm);
+    ASSERT_TRUE(before.ok());
+    vm_.tell(kVm, libvirt::EventKind::kQemuReset);
+    const auto is_another = [&] {
+        const auto now = registry_.find(kVm);
+        return !now.ok() || *now != *before;
+    };
+    EXPECT_TRUE(comes_to(is_another, kEndedWithin));
+}
+
+/// libvirt's file came with a program that some gantryd served, and nothing of it is here: it
+/// neither waits for ever nor gets a worker that knows nothing of it.
+TEST_F(RegistryOfAVm, RestoredWithoutItsStateTellsItsPrograms) {
+    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
+    vm_.tell(kVm, libvirt::EventKind::kStoppedSaved);
+    ASSERT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
+    ASSERT_TRUE(start(control::StartingRequest::STEP_RESTORE));
+    auto region = Region::make_file(folder_ + "/region", kRegionBytes, 1);
+    ASSERT_TRUE(region.ok()) << region.error().to_string();
+    constexpr std::uint64_t kGeneration = 3;
+    ASSERT_TRUE(region->reserve(1, {0, wire::ClaimState::kOpen, 42, kGeneration}).ok());
+    ASSERT_TRUE(region->write_state(0, kGeneration, wire::ServeState::kServing).ok());
+    ASSERT_TRUE(region->write_worker_state(1, 0, wire::WorkerState::kRunning).ok());
+    ASSERT_TRUE(start(control::StartingRequest::STEP_STARTED));
+    vm_.has_xml(domain());
+    vm_.is_now(engine::DomainState::kRunning, engine::JobState::kNone);
+    vm_.tell(kVm, libvirt::EventKind::kRestored);
+    const auto worker_state = [&] {
+        wire::ChannelLayout layout{};
+        EXPECT_TRUE(wire::compute_layout(kRegionBytes, 1, 0, &layout));
+        wire::WorkerState state{};
+        const auto at = layout.host_words + offsetof(wire::HostWords, worker_state);
+        EXPECT_EQ(pread(region->fd(), &state, sizeof state, static_cast<off_t>(at)),
+                  static_cast<ssize_t>(sizeof state));
+        return state;
+    };
+    EXPECT_TRUE(comes_to([&] { return worker_state() == wire::WorkerState::kDead; }, seconds{2}));
+    std::this_thread::sleep_for(milliseconds{300});  // A watcher would see the claim.
+    const auto answers = region->answers(1);
+    ASSERT_TRUE(answers.ok());
+    EXPECT_EQ(answers->at(0).state, wire::ServeState::kClosed);
+    EXPECT_EQ(registry_.saves().started_without, 1u);
+}
+
+TEST_F(RegistryOfAVm, ThatBootsIsNotAskedForAState) {
+    const auto started = start(control::StartingRequest::STEP_STARTED);
+    EXPECT_TRUE(started.ok());
+    EXPECT_EQ(sessions(), 1) << "nothing has happened to it";
 }
 
 /// What gantryd logs while this lives.
