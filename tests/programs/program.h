@@ -73,7 +73,7 @@ static inline void ask_driver(const char* path) {
     static void* memory = NULL;
     static char* text = NULL;
     void* ask = NULL;
-    cudaDriverEntryPointQueryResult result;
+    enum cudaDriverEntryPointQueryResult result;
     CHECK(cudaGetDriverEntryPointByVersion("cuMemsetD2D32Async", &ask, 3020, cudaEnableDefault,
                                            &result));
     if (memory == NULL) {

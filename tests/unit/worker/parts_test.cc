@@ -57,6 +57,8 @@ struct Channel {
                 nullptr,
                 nullptr,
                 {},
+                {},
+                nullptr,
                 static_cast<std::uint64_t>(sleep_slice.count())},
                5) {
         auto region = ChannelMemory::create_region(kRegionBytes);

@@ -329,7 +329,7 @@ TEST(Waits, ACaptureIsNotDisturbed) {
         const std::uint64_t wait = served.begin_asking(Op::cuStreamSynchronize, kStream);
         EXPECT_EQ(Counted::words, 0);
         const std::uint64_t graph = cuda::make_handle(HandleKind::kGraph, 1ull << 24);
-        guest.send(Op::cuStreamEndCapture, payload::cuStreamEndCapture_call{kSecond, graph});
+        guest.send(Op::cuStreamEndCapture, payload::cuStreamEndCapture_call{kSecond, graph, 0, 0});
         served.write_value(kSecond, 1);
         EXPECT_EQ(guest.wait(wait).status, 0u);
     }));
