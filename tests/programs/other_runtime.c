@@ -4,6 +4,7 @@
 // of a fatbin with a kernel and a variable, is done by hand.
 #include <dlfcn.h>
 
+#define PROGRAM_WITHOUT_RUNTIME
 #include "program.h"
 
 enum { kCount = 1000, kThreads = 256 };

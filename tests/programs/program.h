@@ -65,7 +65,7 @@ static inline void wait_for_runner(const char* path) {
     }
 }
 
-#if CUDART_VERSION >= 12050
+#if CUDART_VERSION >= 12050 && !defined(PROGRAM_WITHOUT_RUNTIME)
 /// What the driver under the worker says it holds, into the file (asking_driver.cc).
 static inline void ask_driver(const char* path) {
     enum { kTextBytes = 1 << 20 };
@@ -104,7 +104,7 @@ static inline void midpoint(void) {
             snprintf(name, sizeof name, i == 1 ? "%s" : "%s.%d", path, i);
             wait_for_runner(name);
         }
-#if CUDART_VERSION >= 12050
+#if CUDART_VERSION >= 12050 && !defined(PROGRAM_WITHOUT_RUNTIME)
         if (getenv("PROGRAM_ASKS") != NULL) {
             snprintf(name, sizeof name, "%s.asked.%d", path, i);
             ask_driver(name);
