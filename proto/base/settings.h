@@ -26,7 +26,7 @@ inline constexpr const char* kSettings[] = {
     // gantryd and its workers
     "GANTRY_FINGERPRINTS",
     // libvirt's hook
-    "GANTRY_HOOK_ADMIT_S", "GANTRY_HOOK_RELEASE_S",
+    "GANTRY_HOOK_ADMIT_S", "GANTRY_HOOK_RELEASE_S", "GANTRY_HOOK_RESTORE_S",
     // scripts, tests and their rigs
     "GANTRY_BUILD", "GANTRY_KERNEL_DIR", "GANTRY_LOG_LEVEL", "GANTRY_PATIENCE", "GANTRY_QEMU_DIR"};
 
