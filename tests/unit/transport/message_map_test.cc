@@ -52,7 +52,10 @@ void fill(google::protobuf::Message* message, std::uint32_t* next) {
         ASSERT_FALSE(field->is_repeated()) << field->full_name();
         switch (field->cpp_type()) {
             case FieldDescriptor::CPPTYPE_STRING:
-                reflection->SetString(message, field, "text" + std::to_string(value));
+                reflection->SetString(message, field,
+                                      field->name() == "ticket"
+                                          ? std::string(2 * Ticket::kBytes, 'a')
+                                          : "text" + std::to_string(value));
                 break;
             case FieldDescriptor::CPPTYPE_BOOL: reflection->SetBool(message, field, true); break;
             case FieldDescriptor::CPPTYPE_UINT32:
