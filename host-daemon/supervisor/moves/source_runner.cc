@@ -151,14 +151,11 @@ void SourceRunner::send(const engine::Message& message) {
     }
 }
 
-/// One line a second: whoever asks decides how often.
+/// Bounded: whoever asks decides how often.
 void SourceRunner::log_refusal(engine::MigrationId migration, const std::string& why) {
-    constexpr std::chrono::seconds kBetween{1};
-    const auto now = SerialExecutor::Clock::now();
-    if (refusal_logged_ && now - *refusal_logged_ < kBetween) {
+    if (!refusal_lines_.take()) {
         return;
     }
-    refusal_logged_ = now;
     const auto asker =
         std::ranges::find_if(links_, [&](const Link& one) { return one.migration == migration; });
     spdlog::warn("session {}: {} asks for it and is refused: {}", session_id_,

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "host-daemon/supervisor/base/compression.h"
+#include "host-daemon/supervisor/base/token_bucket.h"
 #include "host-daemon/supervisor/moves/epoch_store.h"
 #include "host-daemon/supervisor/parts/worker_state.h"
 #include "migration/engine/source_machine.h"
@@ -141,7 +142,7 @@ private:
         std::shared_ptr<MessageLink> link;
     };
     std::vector<Link> links_;  ///< Oldest first. That of the migration under way is never dropped.
-    std::optional<SerialExecutor::Clock::time_point> refusal_logged_;
+    TokenBucket refusal_lines_{4, 1};
     std::optional<engine::FreezeToken> freezing_;  ///< Under way on slow_.
 
     // slow_ only
