@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <vector>
 
 #include "migration/cli/snapshot_file.h"
@@ -76,6 +77,23 @@ int fail(const Context& context, Error error, const std::string& session = "") {
     return error.code == Code::kNotFound ? kNotFound : kRefused;
 }
 
+using Stub = control::Operator::Stub;
+
+/// Asks gantryd; an error says why there is no reply.
+template <typename Request, typename Reply>
+Result<void> ask(const Context& context,
+                 grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Reply*),
+                 const Request& request, Reply* reply,
+                 std::optional<std::chrono::seconds> deadline = kQuick) {
+    Client client(context.socket);
+    grpc::ClientContext rpc;
+    if (deadline) {
+        set_deadline(rpc, *deadline);
+    }
+    const grpc::Status status = (client.stub().*call)(&rpc, request, reply);
+    return status.ok() ? Result<void>() : client.explain(status);
+}
+
 /// Prints it; returns the exit status, which is `status` if that worked.
 int print(const Context& context, const std::string& text, int status = kDone) {
     const auto written = write_standard_output(text);
@@ -120,14 +138,11 @@ std::string absolute(const std::string& path) {
 }  // namespace
 
 int run_status(const Context& context, const std::string& session) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::ListSessionsRequest request;
     request.set_session(session);
     control::ListSessionsReply reply;
-    if (const auto status = client.stub().ListSessions(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::ListSessions, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     if (!session.empty() && reply.sessions_size() == 0) {
         return fail(
@@ -139,15 +154,12 @@ int run_status(const Context& context, const std::string& session) {
 }
 
 int run_preflight(const Context& context, const std::string& session, const std::string& target) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::PreflightRequest request;
     request.set_session(session);
     request.set_target(with_port(target));
     control::PreflightReply reply;
-    if (const auto status = client.stub().Preflight(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Preflight, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, preflight_text(reply), reply.can_move() ? kDone : kRefused);
 }
@@ -176,14 +188,11 @@ int run_watch(const Context& context, const std::string& session, Watching watch
 }
 
 int run_abort(const Context& context, const std::string& session) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::AbortRequest request;
     request.set_session(session);
     control::AbortReply reply;
-    if (const auto status = client.stub().Abort(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Abort, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, reply.text() + "\n");
 }
@@ -212,14 +221,11 @@ int run_validate(const Context& context, const std::string& config) {
 }
 
 int run_force_complete(const Context& context, const std::string& session) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::ForceCompleteRequest request;
     request.set_session(session);
     control::ForceCompleteReply reply;
-    if (const auto status = client.stub().ForceComplete(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::ForceComplete, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, reply.text() + "\n");
 }
@@ -230,14 +236,11 @@ int run_inspect(const Context& context, const std::string& session) {
             context.form == Form::kJson ? snapshot_file_json(session) : snapshot_file_text(session);
         return text.ok() ? print(context, *text) : fail(context, text.error());
     }
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::InspectRequest request;
     request.set_session(session);
     control::InspectReply reply;
-    if (const auto status = client.stub().Inspect(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Inspect, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     // A graph has no other form than its fields: both forms print JSON, the text form indented.
     std::vector<snapshot::ObjectGraph> graphs(static_cast<std::size_t>(reply.parts_size()));
@@ -251,22 +254,16 @@ int run_inspect(const Context& context, const std::string& session) {
 }
 
 int run_account(const Context& context, const std::string& session) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::AccountRequest request;
     request.set_session(session);
     control::AccountReply reply;
-    if (const auto status = client.stub().Account(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Account, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, account_text(reply));
 }
 
 int run_sched(const Context& context, const SchedChange& change) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::SchedRequest request;
     if (change.what == SchedChange::What::kShare) {
         request.set_session(change.session);
@@ -276,23 +273,21 @@ int run_sched(const Context& context, const SchedChange& change) {
         request.set_enabled(change.what == SchedChange::What::kOn);
     }
     control::SchedReply reply;
-    if (const auto status = client.stub().Sched(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), change.session);
+    if (const auto asked = ask(context, &Stub::Sched, request, &reply); !asked) {
+        return fail(context, asked.error(), change.session);
     }
     return show(context, reply, sched_text(reply));
 }
 
 int run_snapshot(const Context& context, const std::string& session, const std::string& path,
                  bool suspend) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
     control::SnapshotRequest request;
     request.set_session(session);
     request.set_path(absolute(path));
     request.set_suspend(suspend);
     control::SnapshotReply reply;
-    if (const auto status = client.stub().Snapshot(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Snapshot, request, &reply, std::nullopt); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply,
                 session + (suspend ? " suspended into " : " saved to ") + path + ": " +
@@ -302,14 +297,12 @@ int run_snapshot(const Context& context, const std::string& session, const std::
 }
 
 int run_restore(const Context& context, const std::string& session, const std::string& path) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
     control::RestoreRequest request;
     request.set_session(session);
     request.set_path(absolute(path));
     control::RestoreReply reply;
-    if (const auto status = client.stub().Restore(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Restore, request, &reply, std::nullopt); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply,
                 session + " goes on from " + path + ": " + bytes_text(reply.bytes()) +
@@ -317,29 +310,26 @@ int run_restore(const Context& context, const std::string& session, const std::s
 }
 
 int run_replace_worker(const Context& context, const std::string& session, MemoryWay way) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
     control::ReplaceWorkersRequest request;
     request.set_session(session);
     request.set_way(to_proto(way, control::MEMORY_WAY_HAND_OVER));
     control::ReplaceWorkersReply reply;
-    if (const auto status = client.stub().ReplaceWorkers(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::ReplaceWorkers, request, &reply, std::nullopt);
+        !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, replacement_text(reply));
 }
 
 int run_reassign(const Context& context, const std::string& session, std::uint32_t device,
                  MemoryWay way) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
     control::ReassignRequest request;
     request.set_session(session);
     request.set_device(device);
     request.set_way(to_proto(way, control::MEMORY_WAY_PEER));
     control::ReplaceWorkersReply reply;
-    if (const auto status = client.stub().Reassign(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Reassign, request, &reply, std::nullopt); !asked) {
+        return fail(context, asked.error(), session);
     }
     const std::string name = reply.device_name().empty() ? "" : ", " + reply.device_name();
     return show(context, reply,
@@ -349,41 +339,33 @@ int run_reassign(const Context& context, const std::string& session, std::uint32
 
 int run_pull(const Context& context, const std::string& session, const std::string& source,
              const std::string& handover) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
     control::PullRequest request;
     request.set_session(session);
     request.set_source(with_port(source));
     request.set_handover_path(handover);
     control::PullReply reply;
-    if (const auto status = client.stub().Pull(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Pull, request, &reply, std::nullopt); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, session + " is served here now\n");
 }
 
 int run_fenced(const Context& context, const std::string& session) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::FencedRequest request;
     request.set_session(session);
     control::FencedReply reply;
-    if (const auto status = client.stub().Fenced(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Fenced, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, session + ": its source host counts as fenced\n");
 }
 
 int run_discard(const Context& context, const std::string& session) {
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::DiscardRequest request;
     request.set_session(session);
     control::DiscardReply reply;
-    if (const auto status = client.stub().Discard(&rpc, request, &reply); !status.ok()) {
-        return fail(context, client.explain(status), session);
+    if (const auto asked = ask(context, &Stub::Discard, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
     }
     return show(context, reply, session + ": the state kept here is let go\n");
 }
@@ -393,15 +375,12 @@ int run_hook_migrate_begin(const Context& context, const std::string& vm_name) {
     if (xml.find(kNeedsNamespace) == std::string::npos) {
         return kDone;
     }
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kHookDeadline);
     control::AdmitRequest request;
     request.set_vm_name(vm_name);
     request.set_domain_xml(xml);
     control::AdmitReply reply;
-    if (const auto status = client.stub().Admit(&rpc, request, &reply); !status.ok()) {
-        Error error = client.explain(status);
+    if (const auto asked = ask(context, &Stub::Admit, request, &reply, kHookDeadline); !asked) {
+        Error error = asked.error();
         if (is_unanswered(error)) {  // Read in virsh's error, on another host.
             error.text = "on the target " + host_name() + ", " + error.text;
         }
@@ -416,17 +395,14 @@ int run_hook_restore(const Context& context, const std::string& vm_name, bool is
     if (xml.find(kNeedsNamespace) == std::string::npos) {
         return kDone;
     }
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kHookDeadline);
     control::StartingRequest request;
     request.set_vm_name(vm_name);
     request.set_step(is_loaded ? control::StartingRequest::STEP_STARTED
                                : control::StartingRequest::STEP_RESTORE);
     request.set_domain_xml(xml);
     control::StartingReply reply;
-    if (const auto status = client.stub().Starting(&rpc, request, &reply); !status.ok()) {
-        const Error error = client.explain(status);
+    if (const auto asked = ask(context, &Stub::Starting, request, &reply, kHookDeadline); !asked) {
+        const Error error = asked.error();
         fail(context, error);
         // A VM that boots needs no gantryd; one that is restored was admitted by it a moment ago.
         return is_loaded && is_unanswered(error) ? kDone : kRefused;
@@ -440,16 +416,13 @@ int run_hook_released(const Context& context, const std::string& vm_name,
     if (xml.find(kNeedsNamespace) == std::string::npos) {
         return kDone;
     }
-    Client client(context.socket);
-    grpc::ClientContext rpc;
-    set_deadline(rpc, kQuick);
     control::ReleasedRequest request;
     request.set_vm_name(vm_name);
     request.set_cause(cause);
     request.set_domain_xml(xml);
     control::ReleasedReply reply;
-    const auto status = client.stub().Released(&rpc, request, &reply);
-    return status.ok() ? kDone : fail(context, client.explain(status));
+    const auto asked = ask(context, &Stub::Released, request, &reply);
+    return asked ? kDone : fail(context, asked.error());
 }
 
 }  // namespace gantry::cli
