@@ -30,11 +30,9 @@ public:
     void destroy(const std::string&) override {}
     void write_owner(const std::string&, const libvirt::Owner& owner,
                      std::function<void(Result<void>)> done) override {
-        {
-            const std::lock_guard lock(mutex_);
-            ticket_ = owner.ticket;
-        }
         done({});
+        const std::lock_guard lock(mutex_);
+        ticket_ = owner.ticket;
     }
 
     /// Before any event of it.
@@ -50,7 +48,8 @@ public:
         event.kind = kind;
         handler_(event);
     }
-    /// As libvirt's migration would carry it now; none before the session has stamped the VM.
+    /// As libvirt's migration would carry it now; none before the session knows that it stands: no
+    /// migration is as quick as a test.
     Ticket ticket() {
         const std::lock_guard lock(mutex_);
         return ticket_;
