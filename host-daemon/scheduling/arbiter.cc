@@ -3,6 +3,16 @@
 #include <algorithm>
 
 namespace gantry::scheduling {
+namespace {
+
+/// Time of a client of `weight` as its equals' is counted.
+double weighed(Time time, std::uint32_t weight) {
+    return static_cast<double>(time.count()) / weight;
+}
+
+constexpr int kOwedPart = 4;  // Of a quantum: owed that much, it ends another's turn.
+
+}  // namespace
 
 Arbiter::Client* Arbiter::find(ClientId id) {
     const auto found = clients_.find(id);
@@ -41,30 +51,33 @@ void Arbiter::set_claim(ClientId id, const Claim& claim, Time now) {
     if (client == nullptr) {
         return;
     }
+    charge(now);  // What has passed has passed with the old claim.
     const bool was_busy = client->busy();
     client->claim = claim;
     if (was_busy && !client->busy()) {
         client->last_busy = now;
+    } else if (!was_busy && client->busy()) {
+        note_return(id, *client, now);
     }
-    if (was_busy || !client->busy()) {
-        return;
-    }
-    // It was not there: of what the others had meanwhile it is owed a turn at most.
+}
+
+/// It was not there: of what the others had meanwhile it is owed a turn of theirs at most.
+void Arbiter::note_return(ClientId id, Client& client, Time now) {
+    client.came_back = now;
     std::optional<double> least;
     for (const auto& [other_id, other] : clients_) {
-        if (other_id != id && other.busy() && other.share.priority == client->share.priority) {
-            least = std::min(least.value_or(other.owed_order), other.owed_order);
+        if (other_id != id && other.busy() && other.share.priority == client.share.priority) {
+            const std::uint32_t weight = std::min(other.share.weight, client.share.weight);
+            const double owed = other.owed_order - weighed(settings_.quantum, weight);
+            least = std::min(least.value_or(owed), owed);
         }
     }
-    if (least) {
-        const double turn = static_cast<double>(settings_.quantum.count()) / client->share.weight;
-        client->owed_order = std::max(client->owed_order, *least - turn);
-    }
+    client.owed_order = std::max(client.owed_order, least.value_or(client.owed_order));
 }
 
 void Arbiter::charge(Client& client, Time time) const {
     client.charged += time;
-    client.owed_order += static_cast<double>(time.count()) / client.share.weight;
+    client.owed_order += weighed(time, client.share.weight);
 }
 
 /// What a turn has left at the driver is still its own.
@@ -105,6 +118,23 @@ const Arbiter::Clients::value_type* Arbiter::next_holder() const {
     return best;
 }
 
+void Arbiter::begin_turn(ClientId id, Time now) {
+    holder_ = id;
+    turn_begun_ = now;
+    find(id)->came_back.reset();
+}
+
+/// Of `next`, which has work and no more priority.
+bool Arbiter::is_turn_over(const Client& held, const Client& next, Time now) const {
+    if (next.share.priority < held.share.priority) {
+        return false;
+    }
+    const bool is_owed = held.owed_order > next.owed_order + weighed(settings_.quantum / kOwedPart,
+                                                                     next.share.weight);
+    return now >= turn_begun_ + settings_.quantum ||
+           (next.came_back && *next.came_back > turn_begun_ && is_owed);
+}
+
 void Arbiter::choose_holder(Time now) {
     if (draining_ && (!find(*draining_)->claim.runs || now >= drain_until_)) {
         draining_.reset();
@@ -124,22 +154,16 @@ void Arbiter::choose_holder(Time now) {
         return;
     }
     if (!holder_) {
-        holder_ = next->first;
-        turn_begun_ = now;
-        return;
-    }
-    const std::uint32_t above = next->second.share.priority;
-    if (above > held->share.priority) {
-        holder_ = next->first;  // What is below it has a window at the driver, no more.
-        turn_begun_ = now;
+        begin_turn(next->first, now);
+    } else if (next->second.share.priority > held->share.priority) {
+        begin_turn(next->first, now);  // What is below it has a window at the driver, no more.
         draining_.reset();
-    } else if (above == held->share.priority && now >= turn_begun_ + settings_.quantum) {
+    } else if (is_turn_over(*held, next->second, now)) {
         if (held->claim.runs) {
             draining_ = holder_;
             drain_until_ = now + settings_.drain_max;
         }
-        holder_ = next->first;
-        turn_begun_ = now;
+        begin_turn(next->first, now);
     }
 }
 

@@ -7,7 +7,8 @@
 //
 // EQUALS take turns of a `quantum`: the one next that has had least for its weight. What a turn
 // leaves at the driver is waited for, `drain_max` at most. One that comes back after a pause is
-// owed no more than a quantum.
+// owed no more than a turn of theirs, and ends the turn of one that had more for its weight: a
+// program that waits for each batch gets what it weighs.
 //
 // WINDOWS. Whoever is not above all others has at most a window at the driver, whether it holds
 // the GPU or nobody does: what is queued cannot be called back.
@@ -17,7 +18,8 @@
 // into what the holder is expected to leave free: of the highest priority the longest that fits.
 //
 // TRUST. A session is charged for the time that it had the GPU by the clock that step() is told,
-// not for what it says. A claim can end its own turn, and no other.
+// not for what it says. A claim can end its own turn, and another's only for what its session is
+// owed.
 //
 // Threads: one at a time. Cost: linear in the sessions.
 #pragma once
@@ -67,7 +69,8 @@ private:
         Verdict verdict;
         Time last_busy{};
         std::optional<Time> waits_since;
-        double owed_order = 0;  ///< Time that it had, for its weight.
+        std::optional<Time> came_back;  ///< When it had work again, since it held the GPU.
+        double owed_order = 0;          ///< Time that it had, for its weight.
         Time charged{};
         Time wait_max{};
         std::uint64_t windows_once = 0;
@@ -84,6 +87,9 @@ private:
     [[nodiscard]] Client* find(ClientId id);
     void charge(Time now);
     void charge(Client& client, Time time) const;
+    void note_return(ClientId id, Client& client, Time now);
+    void begin_turn(ClientId id, Time now);
+    [[nodiscard]] bool is_turn_over(const Client& held, const Client& next, Time now) const;
     void end_once(Time now);
     void choose_holder(Time now);
     [[nodiscard]] const Clients::value_type* next_holder() const;

@@ -39,29 +39,48 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations,
                          testing::Values(Mutation::kNobodyStarves, Mutation::kNoWindow,
                                          Mutation::kNoHold));
 
-/// The first one's part of the GPU time, in percent, of two endless loads of one priority.
-double part_of_first(std::uint32_t weight, std::uint32_t other, microseconds kernel,
-                     microseconds other_kernel, Mutation mutation = Mutation::kNone) {
+/// The first one's part of the GPU time, in percent.
+double part_of_first(const Load& one, const Load& other, Mutation mutation = Mutation::kNone) {
     Schedule what;
     what.length = milliseconds{2'000};
     what.mutation = mutation;
-    what.loads = {{{4, weight}, Manner::kHonest, kernel, 0, {}},
-                  {{4, other}, Manner::kHonest, other_kernel, 0, {}}};
+    what.loads = {one, other};
     const Outcome outcome = run(what);
     EXPECT_EQ(outcome.violation, "");
     const double first = static_cast<double>(outcome.gpu_time[0].count());
     return 100 * first / (first + static_cast<double>(outcome.gpu_time[1].count()));
 }
 
+Load endless(std::uint32_t weight, microseconds kernel) {
+    return {{4, weight}, Manner::kHonest, kernel, 0, {}};
+}
+
 TEST(SharedGpu, EqualsGetWhatTheyWeigh) {
     for (const microseconds kernel : {microseconds{20}, microseconds{100}, microseconds{500}}) {
         for (const microseconds other : {microseconds{20}, microseconds{500}}) {
-            EXPECT_NEAR(part_of_first(75, 25, kernel, other), 75, 3);
-            EXPECT_NEAR(part_of_first(50, 50, kernel, other), 50, 3);
+            EXPECT_NEAR(part_of_first(endless(75, kernel), endless(25, other)), 75, 3);
+            EXPECT_NEAR(part_of_first(endless(50, kernel), endless(50, other)), 50, 3);
         }
     }
-    EXPECT_NEAR(part_of_first(75, 25, microseconds{100}, microseconds{100}, Mutation::kNoWeights),
+    EXPECT_NEAR(part_of_first(endless(75, microseconds{100}), endless(25, microseconds{100}),
+                              Mutation::kNoWeights),
                 50, 3);
+}
+
+// Nothing of it is at the driver while its program looks at what came out.
+TEST(SharedGpu, OneThatWaitsForItsBatchesGetsWhatItWeighs) {
+    for (const std::uint32_t kernels : {10U, 40U, 200U}) {
+        for (const microseconds kernel : {microseconds{20}, microseconds{100}}) {
+            const auto batch = kernels * kernel;
+            for (const Time pause : {Time{batch} / 20, Time{batch} / 8}) {
+                const double part =
+                    part_of_first({{4, 75}, Manner::kHonest, kernel, kernels, pause},
+                                  {{4, 25}, Manner::kHonest, kernel, 0, {}});
+                EXPECT_NEAR(part, 75, 3) << kernels << " kernels of " << kernel.count()
+                                         << " us, then nothing for " << pause.count() << " ns";
+            }
+        }
+    }
 }
 
 TEST(SharedGpu, OneThatNeverYieldsPaysForIt) {
