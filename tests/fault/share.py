@@ -78,19 +78,20 @@ def pair(options, daemon, shares, loads):
 
 
 def weights(options, daemon):
+    # These wait for each batch: the one that comes back takes what it is owed.
     loads = [(options.rounds, 8, 0, 6)] * 2
     held, _, results = pair(options, daemon, [(4, 75), (4, 25)], loads)
     part = 100 * held[0] / sum(held)
-    # While both have work the policy keeps three points (tests/sim/sharing, tests/unit/share).
-    # These have none between two batches, when the other goes on: 60 to 67 % were seen.
-    expect(part > 52, f"weights of 75 and 25 got {part:.1f} % of the time")
+    # The policy keeps three points (tests/sim/sharing); this machine is late now and then. Without
+    # taking it came to 60 to 67 %.
+    expect(69 < part < 81, f"weights of 75 and 25 got {part:.1f} % of the time")
     done = [result[0] for result in results]
     expect(min(done) > 0, f"launches: {done}")
     print(f"weights 75 and 25: {part:.1f} % of the time, {done[0]:.0f} and {done[1]:.0f} launches")
 
 
 def priority(options, daemon):
-    loads = [(options.rounds, 8, 0, 6)] * 2
+    loads = [(options.rounds, 8, -1, 6), (options.rounds, 8, 0, 6)]
     held, (high, low), results = pair(options, daemon, [(9, 100), (1, 100)], loads)
     done = [result[0] for result in results]
     expect(int(low["windows_once"]) > 0, f"the one below never got a window: {low}")

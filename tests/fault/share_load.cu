@@ -1,4 +1,5 @@
-// Launches bursts of one kernel for some seconds: share_load ROUNDS BURST PAUSE_US SECONDS. Says
+// Launches bursts of one kernel for some seconds: share_load ROUNDS BURST PAUSE_US SECONDS. With a
+// PAUSE_US below 0 the next burst is launched before the last one is waited for. Says
 // "ready" when the first has ended, waits for a line, and in the end prints the launches since then
 // and the 50th and 99th percentile of how long a burst took, in microseconds.
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 __global__ void spin(unsigned* out, unsigned rounds) {
@@ -39,6 +41,11 @@ int main(int argc, char** argv) {
     if (getchar() == EOF) {
         return 4;
     }
+    cudaEvent_t ended = nullptr;
+    cudaEvent_t ending = nullptr;  // Of the burst before: one that was never recorded has ended.
+    if (cudaEventCreate(&ended) != cudaSuccess || cudaEventCreate(&ending) != cudaSuccess) {
+        return 6;
+    }
     std::vector<double> took;
     const auto end = Clock::now() + std::chrono::seconds(seconds);
     while (Clock::now() < end) {
@@ -46,11 +53,17 @@ int main(int argc, char** argv) {
         for (int i = 0; i < burst; ++i) {
             spin<<<1, 32>>>(out, rounds);
         }
-        if (cudaDeviceSynchronize() != cudaSuccess) {
+        if (pause_us < 0) {
+            std::swap(ended, ending);
+            if (cudaEventRecord(ended) != cudaSuccess ||
+                cudaEventSynchronize(ending) != cudaSuccess) {
+                return 5;
+            }
+        } else if (cudaDeviceSynchronize() != cudaSuccess) {
             return 5;
         }
         took.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count());
-        if (pause_us != 0) {
+        if (pause_us > 0) {
             usleep((unsigned)pause_us);
         }
     }

@@ -67,7 +67,8 @@ struct Worker {
     control::UniqueFd claim;
 };
 
-/// Launches kernels of `kernel` one after the other until it is told to stop.
+/// Has as many kernels of `kernel` at the driver as it may, until it is told to stop: while there
+/// is one it has the GPU, however late this machine wakes its thread.
 class Load {
 public:
     Load(Worker& worker, Time kernel) : thread_([this, &worker, kernel] { run(worker, kernel); }) {}
@@ -82,19 +83,29 @@ public:
 
 private:
     void run(Worker& worker, Time kernel) {
+        int queued = 0;
         while (!stops_.load()) {
             const scheduling::Verdict seen = worker.seat->verdict();
-            if (!worker.turn->may_launch(kernel, now())) {
+            while (queued < kDepth && worker.turn->may_launch(kernel, now())) {
+                worker.turn->launched(kernel);
+                ++queued;
+            }
+            if (queued == 0) {
                 worker.seat->wait(seen, milliseconds{1});
                 continue;
             }
-            worker.turn->launched(kernel);
             std::this_thread::sleep_for(kernel);
+            --queued;
             ++launches_;
+            worker.turn->ended(kernel);
+        }
+        for (; queued > 0; --queued) {
             worker.turn->ended(kernel);
         }
         worker.turn->has_no_more();
     }
+
+    static constexpr int kDepth = 4;
     std::atomic<bool> stops_{false};
     std::atomic<std::uint64_t> launches_{0};
     std::thread thread_;
