@@ -52,7 +52,7 @@ def accounted(build, program, daemon, port):
     expect(int(short["launches"]) == SHORTS and int(long["launches"]) == LONGS,
            f"launches: {short}, {long}")
     expect((short["grid"], short["block"]) == ([1, 1, 1], [64, 1, 1]) and
-           (long["grid"], long["block"]) == ([2, 1, 1], [32, 1, 1]), f"shapes: {short}, {long}")
+           (long["grid"], long["block"]) == ([1, 1, 1], [128, 1, 1]), f"shapes: {short}, {long}")
     expect(len(short["image_sha256"]) == 64 and short["image_sha256"] == long["image_sha256"],
            f"images: {short}, {long}")
     for kernel in (short, long):

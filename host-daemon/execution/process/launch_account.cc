@@ -85,7 +85,8 @@ void LaunchAccount::identify(Kernel& kernel) const {
 }
 
 bool LaunchAccount::is_due(const Kernel& kernel) {
-    return kernel.launches < kFirst || kernel.launches % kEvery == 0;
+    return kernel.launches < kFirst ||
+           kernel.launches % (kernel.launches < kOftenUntil ? kOften : kEvery) == 0;
 }
 
 CUresult LaunchAccount::elapsed(const Pair& pair, float* ms) const {
@@ -106,8 +107,7 @@ void LaunchAccount::collect() {
         }
         float ms = 0;
         if (result == CUDA_SUCCESS && elapsed(pair, &ms) == CUDA_SUCCESS) {
-            ++pair.kernel->samples;
-            pair.kernel->sampled_us += static_cast<double>(ms) * 1000;
+            pair.kernel->add_sample(static_cast<double>(ms) * 1000);
         }
         free_.push_back(number);
         queued_.pop_front();

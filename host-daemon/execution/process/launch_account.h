@@ -1,9 +1,10 @@
 // LaunchAccount: which kernels the guest launches, how often, and how long they take.
 //
-// WHAT. Every launch is counted, by kernel and shape. The first few launches of each, and one in
-// kEvery from then on, are measured: an event in front, an event behind. What a kernel took in all
-// is its launches times the mean of its samples. Where its stream has nothing to do, the time also
-// has what the launch itself takes: a few microseconds.
+// WHAT. Every launch is counted, by kernel and shape. The first few launches of each, one in kOften
+// of the first kOftenUntil and one in kEvery from then on are measured: an event in front, an event
+// behind. The first one of all also loads code: it counts for itself, the others' mean for each
+// other launch. Where its stream has nothing to do, the time also has what the launch itself
+// takes: a few microseconds.
 //
 // NOT. Kernels of the guest's own CUDA graphs; what is launched while a stream is captured or a
 // host callback is open is counted, and not measured.
@@ -49,11 +50,15 @@ public:
         KernelShape shape;
         std::uint64_t launches = 0;
         std::uint64_t samples = 0;
-        double sampled_us = 0;
+        double first_us = 0;    ///< Its first sample.
+        double sampled_us = 0;  ///< The others.
+        void add_sample(double us) { (samples++ == 0 ? first_us : sampled_us) += us; }
         [[nodiscard]] double gpu_us() const {
-            return samples != 0
-                       ? sampled_us * static_cast<double>(launches) / static_cast<double>(samples)
-                       : 0;
+            const auto all = static_cast<double>(launches);
+            if (samples < 2) {
+                return first_us * all;
+            }
+            return first_us + sampled_us / static_cast<double>(samples - 1) * (all - 1);
         }
     };
 
@@ -99,6 +104,8 @@ private:
     static constexpr std::size_t kNoPair = kPairs;
     static constexpr std::size_t kKernelsMax = 16384;
     static constexpr std::uint64_t kFirst = 4;
+    static constexpr std::uint64_t kOften = 8;
+    static constexpr std::uint64_t kOftenUntil = 512;
     static constexpr std::uint64_t kEvery = 64;
 
     struct Hash {

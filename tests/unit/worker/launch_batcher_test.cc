@@ -166,6 +166,17 @@ struct Repeating : Serving {
     std::uint64_t data = 0;
 };
 
+TEST(LaunchAccount, TheFirstSampleCountsForItself) {
+    LaunchAccount::Kernel kernel;
+    kernel.launches = 101;
+    EXPECT_EQ(kernel.gpu_us(), 0);
+    kernel.add_sample(5000);  // It loads the kernel's code.
+    EXPECT_EQ(kernel.gpu_us(), 5000 * 101);
+    kernel.add_sample(10);
+    kernel.add_sample(30);
+    EXPECT_EQ(kernel.gpu_us(), 5000 + 20 * 100);
+}
+
 TEST(LaunchBatcher, RepeatedLaunchesGoTogetherInTheirOrder) {
     EXPECT_TRUE(in_child([] {
         Repeating repeating;
