@@ -1,6 +1,8 @@
 """The areas that faults are planted in: their files, and the tests that cover them.
 
-A test is a GoogleTest program, whose tests are run one by one, the quick ones first."""
+A test is a GoogleTest program, whose tests are run one by one, the quick ones first. What only a
+whole guest comes by is shown to a few of tests/programs as well, on the soft GPU, when no unit test
+has seen it."""
 
 import dataclasses
 
@@ -11,11 +13,19 @@ class Area:
     files: tuple     # Patterns of pathlib's glob, from the root of the tree.
     tests: tuple     # Targets of the build, GoogleTest programs each.
     without: tuple = ()  # Files that the patterns name and no test of these can reach.
+    programs: tuple = ()  # "way/program" of tests/programs/run_program.
+
+
+# What these need of the build.
+PROGRAM_TARGETS = ("cuda_shim", "gantry", "gantry-worker", "gantryd", "programs")
+PROGRAMS = ("move/every_setting", "restore/graph_moves", "replace/virtual_memory",
+            "copy/texture_object", "move/module_globals")
 
 
 AREAS = [
-    Area("ring", ("proto/wire/*.h", "proto/wire/mirror/*.cc"),
-         ("wire_test", "mirror_test", "shim_hypervisor_test", "shim_session_test"),
+    Area("ring", ("proto/wire/*.h", "proto/wire/mirror/*.cc", "host-daemon/execution/ring/*.cc"),
+         ("wire_test", "mirror_test", "shim_hypervisor_test", "shim_session_test",
+          "worker_parts_test", "worker_test"),
          ("proto/wire/attach.h", "proto/wire/control_ops.h")),
     Area("session", ("guest-shim/session/**/*.cc", "guest-shim/session/**/*.h",
                      "guest-shim/driver/code/image.cc", "guest-shim/driver/code/jit_options.cc",
@@ -25,15 +35,18 @@ AREAS = [
                     "host-daemon/execution/code/*.cc", "host-daemon/execution/device/*.cc",
                     "host-daemon/execution/dispatch/*.cc", "host-daemon/execution/loading/*.cc",
                     "host-daemon/execution/memory/*.cc", "host-daemon/execution/objects/*.cc",
-                    "host-daemon/execution/process/*.cc", "host-daemon/execution/ring/*.cc",
-                    "host-daemon/worker/*.cc"),
+                    "host-daemon/execution/process/*.cc", "host-daemon/worker/*.cc"),
          ("worker_parts_test", "worker_sandbox_test", "worker_test", "worker_variables_test"),
-         ("host-daemon/worker/main.cc",)),
+         ("host-daemon/worker/main.cc",), PROGRAMS),
     Area("state", ("host-daemon/state/**/*.cc", "proto/snapshot/*.cc"),
          ("gantry_snapshot_test", "worker_file_blocks_test", "worker_gpu_fingerprints_test",
-          "worker_test", "worker_variables_test")),
-    Area("gantryd", ("host-daemon/supervisor/**/*.cc",), ("supervisor_test",),
-         ("host-daemon/supervisor/api/gantryd.cc",)),
+          "worker_test", "worker_variables_test"), (), PROGRAMS),
+    Area("gantryd", ("host-daemon/supervisor/moves/*.cc", "host-daemon/supervisor/parts/*.cc",
+                     "host-daemon/supervisor/registry/*.cc",
+                     "host-daemon/supervisor/sessions/*.cc",
+                     "host-daemon/supervisor/snapshots/*.cc",
+                     "host-daemon/supervisor/workers/*.cc"),
+         ("supervisor_test",), (), PROGRAMS),
     Area("engine", ("migration/engine/*.cc",), ("gantry_engine_test", "gantry_sim_test")),
     Area("transport", ("migration/transport/*.cc", "migration/transport/*.h"),
          ("transport_test",)),

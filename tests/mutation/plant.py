@@ -161,7 +161,8 @@ def plant(ground, area, faults, jobs, say):
             planted[name], lines[str(ground.tree / name)] = planted_text(
                 (ground.root / name).read_bytes(), here)
         ground.refresh(planted)
-        status, output = ground.ninja(area.tests, jobs)
+        programs = areas.PROGRAM_TARGETS if area.programs else ()
+        status, output = ground.ninja((*area.tests, *programs), jobs)
         if status == 0:
             (ground.folder / f"planted-{area.name}.json").write_text(json.dumps(faults))
             return faults

@@ -53,15 +53,18 @@ class Finder:
     def __init__(self, root, wanted):
         self.root, self.wanted = pathlib.Path(root), set(wanted)
         self.texts, self.found, self.seen = {}, [], set()
+        self.names = {}
 
     def name(self, file):
         if file is None:
             return None
-        try:
-            name = pathlib.Path(file.name).relative_to(self.root).as_posix()
-        except ValueError:
-            return None
-        return name if name in self.wanted else None
+        said = file.name
+        if said not in self.names:
+            path = pathlib.Path(said)
+            inside = path.is_relative_to(self.root)
+            name = path.relative_to(self.root).as_posix() if inside else None
+            self.names[said] = name if name in self.wanted else None
+        return self.names[said]
 
     def bytes(self, name):
         if name not in self.texts:

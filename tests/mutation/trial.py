@@ -1,5 +1,7 @@
 """Runs tests with a fault on, away from the machine: in namespaces of their own, with the disk
-read-only but for /tmp and /dev/shm, so that a wrong pid or path harms nothing outside."""
+read-only but for /tmp and /dev/shm, so that a wrong pid or path harms nothing outside.
+
+A test is one of a GoogleTest program, or a program of tests/programs in one way: "way/program"."""
 
 import os
 import re
@@ -14,6 +16,10 @@ ALONE = """
 mount --bind "$1" "$1"
 mount -o remount,ro,bind /
 for folder in /tmp /dev/shm; do mount -t tmpfs none "$folder"; done
+echo "${PLANTED_FAULT:-0}" >/dev/shm/planted_fault
+if [ -n "$PLANTED_FAULTS_REACHED" ]; then
+    ln -s "$PLANTED_FAULTS_REACHED" /dev/shm/planted_faults_reached
+fi
 shift
 exec "$@"
 """
@@ -61,6 +67,14 @@ def locate(ground, target):
     return ground.build / "bin" / target
 
 
+def command(program, names):
+    """That runs these tests of the program (Baseline.tests); one of tests/programs is alone."""
+    if len(program) > 1:
+        way, name = names[0].split("/")
+        return [*program, "--way", way, f"{program[-1]}/programs/{name}"]
+    return [*program, f"--gtest_filter={':'.join(names)}", "--gtest_fail_fast"]
+
+
 class Baseline:
     """What each test of an area takes, and which faults it comes by."""
 
@@ -68,17 +82,18 @@ class Baseline:
         self.folder = ground.folder / "runs"
         self.folder.mkdir(exist_ok=True)
         self.reached = self.folder / f"reached-{area.name}"
-        self.tests = []  # (program, test, seconds, numbers reached)
+        self.tests = []  # (program and its first arguments, test, seconds, numbers reached)
         self.unfit = []
-        for target in area.tests:
-            program = str(locate(ground, target))
-            names = names_of(program)
+        run_program = (str(ground.tree / "tests/programs/run_program"), "--build",
+                       str(ground.build))
+        lists = [(target, (str(locate(ground, target)),)) for target in area.tests]
+        for target, program in lists + ([("programs", run_program)] if area.programs else []):
+            names = area.programs if target == "programs" else names_of(program[0])
             for count, name in enumerate(names, 1):
                 say(f"\r{area.name}: {target}, test {count} of {len(names)} without faults ")
                 self.reached.write_bytes(bytes(65536))
-                status, printed, seconds = run(
-                    self.folder, [program, f"--gtest_filter={name}"], 180,
-                    PLANTED_FAULTS_REACHED=str(self.reached))
+                status, printed, seconds = run(self.folder, command(program, [name]), 180,
+                                               PLANTED_FAULTS_REACHED=str(self.reached))
                 if status != 0 or "[  SKIPPED ]" in printed:
                     self.unfit.append(f"{target}: {name}")
                     continue
@@ -99,28 +114,32 @@ BEGUN = re.compile(r"^\[ RUN      \] (\S+)", re.M)
 
 
 def batches(tests):
-    """Tests that run in one process: the quick ones of a program together, then the others."""
+    """Tests that run in one process: the quick ones of a program together, then the others, and
+    last each of tests/programs."""
     for quick in (True, False):
-        for program in dict.fromkeys(one[0] for one in tests):
+        for program in dict.fromkeys(one[0] for one in tests if len(one[0]) == 1):
             some = [one for one in tests
                     if one[0] == program and (one[2] < QUICK_SECONDS) == quick]
             if some:
                 yield program, some
+    for one in tests:
+        if len(one[0]) > 1:
+            yield one[0], [one]
 
 
 def attempt(folder, number, tests):
     """("killed", by whom and how), ("survived", "") or ("unsteady", the test)."""
     for program, some in batches(tests):
         limit = SLOW_SECONDS + SLOW_TIMES * sum(one[2] for one in some)
-        chosen = ":".join(one[1] for one in some)
-        command = [program, f"--gtest_filter={chosen}", "--gtest_fail_fast"]
-        status, printed, _ = run(folder, command, min(limit, 240), PLANTED_FAULT=str(number))
+        status, printed, _ = run(folder, command(program, [one[1] for one in some]),
+                                 min(limit, 240), PLANTED_FAULT=str(number))
         if status == 0:
             continue
         names = FAILED.findall(printed) or BEGUN.findall(printed)[-1:]
         name = names[0] if names else some[0][1]
-        how = "no end" if status == "no end" else "failed" if FAILED.search(printed) else "crashed"
-        again, _, _ = run(folder, [program, f"--gtest_filter={name}"], 120)
+        failed = FAILED.search(printed) or len(program) > 1
+        how = "no end" if status == "no end" else "failed" if failed else "crashed"
+        again, _, _ = run(folder, command(program, [name]), 120)
         if again != 0:
             return "unsteady", name
         return "killed", name if how == "failed" else f"{name} ({how})"
