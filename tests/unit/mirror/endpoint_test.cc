@@ -53,6 +53,20 @@ TEST(EndpointOptions, AreReadOrRefusedByName) {
     }
 }
 
+TEST(Accept, EndsWhereNothingCanBeAccepted) {
+    const int none = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    accept_forever("test", none, [](int) { ADD_FAILURE() << "accepted"; });
+    ::close(none);
+}
+
+TEST(Listen, AHostMayStandInBrackets) {
+    for (const char* address : {"127.0.0.1:0", "[127.0.0.1]:0"}) {
+        const int listener = listen_tcp(address);
+        EXPECT_GE(listener, 0) << address;
+        ::close(listener);
+    }
+}
+
 TEST(OpeningFrame, ComesInPiecesAndIsHeldAgainstItsKind) {
     AttachRequest request;
     std::vector<std::byte> stream(sizeof(FrameHeader) + sizeof request + 3, std::byte{7});

@@ -1,6 +1,10 @@
 #include "proto/wire/mirror/link.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -84,6 +88,39 @@ private:
     int listener_;
     std::jthread thread_;
 };
+
+/// While the thread waits in a system call.
+void interrupt(std::thread& thread) {
+    for (int i = 0; i < 20; ++i) {
+        std::this_thread::sleep_for(milliseconds(1));
+        ::pthread_kill(thread.native_handle(), SIGUSR1);
+    }
+}
+
+TEST(Exactly, ASignalIsNotTheEndOfTheConnection) {
+    struct sigaction handled {};
+    struct sigaction before {};
+    handled.sa_handler = [](int) {};  // Without SA_RESTART: the call ends with EINTR.
+    ::sigaction(SIGUSR1, &handled, &before);
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const std::vector<std::byte> sent(4 << 20, std::byte{7});  // More than the socket holds.
+    std::vector<std::byte> got(sent.size());
+    std::atomic<int> good{0};
+    std::thread writer([&] { good += write_exactly(ends[0], sent.data(), sent.size()); });
+    interrupt(writer);
+    EXPECT_TRUE(read_exactly(ends[1], got.data(), got.size()));
+    writer.join();
+    std::thread reader([&] { good += read_exactly(ends[1], got.data(), 1); });
+    interrupt(reader);
+    EXPECT_TRUE(write_exactly(ends[0], sent.data(), 1));
+    reader.join();
+    EXPECT_EQ(good.load(), 2);
+    EXPECT_EQ(got, sent);
+    ::sigaction(SIGUSR1, &before, nullptr);
+    ::close(ends[0]);
+    ::close(ends[1]);
+}
 
 TEST(ResumableLink, LosesAndRepeatsNothingOverACutNetwork) {
     constexpr std::uint64_t kNumbers = 1'500'000;

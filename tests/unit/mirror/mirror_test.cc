@@ -192,6 +192,39 @@ TEST(Mirror, EventsComeBehindTheBytesAndBeforeTheAnswersOfTheirTime) {
     EXPECT_EQ(std::count(kinds.begin(), kinds.end(), FrameKind::kEvents), 0) << "nothing is new";
 }
 
+// A channel is given out again: what the host said of its last guest is not told to the next one.
+TEST(Mirror, TheEndOfAnEarlierGuestIsNotToldToTheNextOne) {
+    Pair pair;
+    HostChannel& said = pair.host.channel.host_directory()->channels[0];
+    said.generation.store(2);
+    said.state.store(ServeState::kClosed);
+    ASSERT_TRUE(pair.carry());
+    const HostChannel& told = pair.guest.channel.host_directory()->channels[0];
+    EXPECT_EQ(told.state.load(), ServeState::kNone);
+    said.state.store(ServeState::kServing);
+    said.generation.store(3);
+    ASSERT_TRUE(pair.carry());
+    EXPECT_EQ(told.state.load(), ServeState::kServing);
+    EXPECT_EQ(told.generation.load(), 3u);
+}
+
+// Who pumps sleeps when there was nothing.
+TEST(Mirror, PumpTellsWhetherItHadSomethingToSend) {
+    Pair pair;
+    ASSERT_TRUE(pair.carry());
+    EXPECT_FALSE(pair.host_end.pump());
+    pair.host.channel.host_words()->announce.store(1);
+    EXPECT_TRUE(pair.host_end.pump());
+    EXPECT_FALSE(pair.host_end.pump());
+    pair.host.channel.reply(2)->seq.store(pair.start + 1);
+    EXPECT_TRUE(pair.host_end.pump());
+    EXPECT_FALSE(pair.host_end.pump());
+    EXPECT_FALSE(pair.guest_end.pump());
+    pair.guest.channel.guest_words()->announce_seen.store(1);
+    EXPECT_TRUE(pair.guest_end.pump());
+    EXPECT_FALSE(pair.guest_end.pump());
+}
+
 std::vector<std::byte> events_frame(const EventsImage& image, const EventWord& word) {
     std::vector<std::byte> frame(sizeof(FrameHeader) + sizeof image + sizeof word);
     const FrameHeader header{FrameKind::kEvents, sizeof image + sizeof word, 0};

@@ -46,6 +46,28 @@ TEST(Layout, FitsAndNeverOverlaps) {
     }
 }
 
+// Both sides compute it for themselves, of whatever version: it never changes.
+TEST(Layout, ItsPartsHaveTheSizesThatTheContractGivesThem) {
+    struct Case {
+        std::uint64_t region_mib;
+        std::uint64_t part_mib;  // Of the ring, and of bulk.
+    };
+    for (const Case& c : {Case{5, 1}, Case{15, 1}, Case{17, 2}, Case{64, 4}, Case{65, 8},
+                          Case{129, 16}, Case{4096, 16}}) {
+        ChannelLayout layout{};
+        ASSERT_TRUE(compute_layout(c.region_mib << 20, 1, 0, &layout));
+        EXPECT_EQ(layout.ring_bytes, c.part_mib << 20) << c.region_mib;
+        EXPECT_EQ(layout.bulk_bytes, c.part_mib << 20) << c.region_mib;
+        EXPECT_EQ(layout.guest_words, 2 * kPageBytes);
+        EXPECT_EQ(layout.host_words, 3 * kPageBytes);
+        EXPECT_EQ(layout.replies, 4 * kPageBytes);
+        EXPECT_EQ(layout.ring, (4 + kLaneCount) * kPageBytes);
+        EXPECT_EQ(layout.bulk, layout.ring + layout.ring_bytes);
+        EXPECT_EQ(layout.pinned, layout.bulk + layout.bulk_bytes);
+        EXPECT_EQ(layout.pinned_bytes, (c.region_mib << 20) - layout.pinned);
+    }
+}
+
 TEST(Layout, RefusesWhatDoesNotFit) {
     ChannelLayout layout{};
     EXPECT_FALSE(compute_layout(0, 1, 0, &layout));
@@ -53,6 +75,23 @@ TEST(Layout, RefusesWhatDoesNotFit) {
     EXPECT_FALSE(compute_layout(64 << 20, 0, 0, &layout));
     EXPECT_FALSE(compute_layout(64 << 20, 2, 2, &layout));
     EXPECT_FALSE(compute_layout(~0ull, kMaxChannels + 1, 0, &layout));
+}
+
+TEST(Ring, ARecordHasNothingOfWhatStoodInItsPlace) {
+    Fixture f;
+    std::memset(f.memory, 0xff, kRingBytes);
+    RingRecord record;
+    ASSERT_TRUE(f.producer.try_reserve(100, 3, 8, 16, &record));
+    const CommandHeader& header = *record.header;
+    EXPECT_EQ(header.bytes, record_bytes(8, 16));
+    EXPECT_EQ(header.op, 100);
+    EXPECT_EQ(header.lane, 3);
+    EXPECT_EQ(header.context, 0u);
+    EXPECT_EQ(header.flags, 0u);
+    EXPECT_EQ(header.args_bytes, 8u);
+    EXPECT_EQ(header.trailing_bytes, 16u);
+    EXPECT_EQ(header.bulk_page, 0u);
+    EXPECT_EQ(header.bulk_pages, 0u);
 }
 
 TEST(Ring, CarriesRecordsAcrossTheEndInOrder) {

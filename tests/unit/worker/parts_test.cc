@@ -13,6 +13,7 @@
 #include "host-daemon/execution/ring/lane_executors.h"
 #include "host-daemon/execution/ring/output_capture.h"
 #include "host-daemon/execution/ring/reply_board.h"
+#include "proto/cuda/soft_extension.h"
 
 namespace gantry::worker {
 namespace {
@@ -148,6 +149,15 @@ TEST(CommandLoop, WakesFromItsSleep) {
     EXPECT_TRUE(channel.loop.hold(std::chrono::steady_clock::now() + 30s));
 }
 
+TEST(CommandLoop, AHoldWakesItFromItsSleep) {
+    // By itself the loop wakes later than the hold may take.
+    Channel channel(kStart, {}, 90s);
+    const std::atomic<std::uint32_t>& sleeping = channel.memory->host_words().consumer_sleeps;
+    ASSERT_TRUE(comes_true([&] { return sleeping.load() != 0; }));
+    EXPECT_TRUE(channel.loop.hold(std::chrono::steady_clock::now() + 10s));
+    channel.loop.resume();
+}
+
 TEST(CommandLoop, HoldStopsAtABoundaryAndResumeGoesOn) {
     Channel channel;
     channel.send(ControlOp::kDropImage);
@@ -281,9 +291,12 @@ struct Board {
 TEST(ReplyBoard, PublishesAndKeepsTheLastAnswerOfALane) {
     Board b;
     publish(b.board, make_answer(kStart, 7, 0, 100));
-    publish(b.board, make_answer(kStart + 64, 7, 2, 8));
+    Answer newer = make_answer(kStart + 64, 7, 2, 8);
+    newer.flags = 5;
+    publish(b.board, newer);
     EXPECT_EQ(b.memory->reply(7).seq.load(), kStart + 65);
     EXPECT_EQ(b.memory->reply(7).status, 2u);
+    EXPECT_EQ(b.memory->reply(7).flags, 5u);
     EXPECT_EQ(b.memory->reply(7).payload_bytes, 8u);
     const auto log = b.board.log();
     ASSERT_EQ(log.size(), 1u);
@@ -328,6 +341,19 @@ TEST(ReplyBoard, TheNewestAnswerWinsAnExtentThatWasReused) {
     ASSERT_TRUE(target.board.load(log, {}).ok());
     target.board.republish();
     EXPECT_EQ(target.memory->bulk(0, 4096)[0], std::byte{2});
+}
+
+/// A snapshot says where an answer's bytes were, and is not believed.
+TEST(ReplyBoard, BytesThatLieOutsideOfTheRegionAreNotWritten) {
+    Board target;
+    Answer answer = make_answer(kStart, 1, 0, 0);
+    answer.bulk_offset = target.memory->layout().bulk_bytes;
+    answer.bulk_bytes = 16;
+    answer.bulk.assign(16, std::byte{1});
+    ASSERT_TRUE(target.board.load({&answer, 1}, {}).ok());
+    target.board.republish();
+    EXPECT_EQ(target.memory->reply(1).seq.load(), kStart + 1);
+    EXPECT_EQ(target.memory->pinned()[0], std::byte{0}) << "which is what follows";
 }
 
 /// Each lane's thread publishes for itself; what one writes down must not undo another's.
@@ -530,6 +556,29 @@ TEST(OutputCapture, DeliversPiecesAndSplitsThemWhenRoomIsShort) {
     }
     EXPECT_EQ(got[0], text);
     EXPECT_EQ(got[1], text);
+}
+
+GantrySoftOutput g_sink = nullptr;
+void* g_sink_user = nullptr;
+
+TEST(OutputCapture, ADriversChannelsAreTheProgramsOutputAndErrors) {
+    GantrySoftExtension extension{};
+    extension.set_output = [](GantrySoftOutput sink, void* user) {
+        g_sink = sink;
+        g_sink_user = user;
+        return CUDA_SUCCESS;
+    };
+    OutputCapture output;
+    output.attach(&extension);
+    ASSERT_NE(g_sink, nullptr);
+    for (const int channel : {1, 2}) {
+        g_sink(g_sink_user, channel, "x", 1);
+        std::byte room[64];
+        ASSERT_EQ(output.take(room), 9u);
+        std::uint32_t descriptor = 0;
+        std::memcpy(&descriptor, room, sizeof descriptor);
+        EXPECT_EQ(descriptor, static_cast<std::uint32_t>(channel));
+    }
 }
 
 TEST(LaneExecutors, RunsALanesJobsInOrderAndLanesBesideEachOther) {
