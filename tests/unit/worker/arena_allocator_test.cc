@@ -112,6 +112,19 @@ TEST(ArenaAllocator, RefusesSizesThatOverflow) {
     EXPECT_FALSE(arena.allocator.reserve(~0ull, 0).ok());
 }
 
+TEST(ArenaAllocator, ReservesWholeGranulesAtAPowerOfTwo) {
+    Arena arena;
+    for (const auto& [bytes, alignment] :
+         {std::pair<std::uint64_t, std::uint64_t>{0, 0}, {kGranule + 1, 0}, {kGranule, 3}}) {
+        const auto refused = arena.allocator.reserve(bytes, alignment);
+        ASSERT_FALSE(refused.ok()) << bytes << " at " << alignment;
+        EXPECT_EQ(refused.error().reason, "memory.size");
+    }
+    const auto at = arena.allocator.reserve(kGranule, 4 * kGranule);
+    ASSERT_TRUE(at.ok());
+    EXPECT_EQ(at->value % (4 * kGranule), 0u);
+}
+
 TEST(ArenaAllocator, ReshapeRefusesImpossibleLayouts) {
     Arena arena;
     const std::vector<ExtentRecord> slab{{DeviceVa{kBase}, kGranule, true}};

@@ -6,6 +6,8 @@
 #include <random>
 #include <set>
 
+#include "host-daemon/state/blocks/fingerprint_table.h"
+
 namespace gantry::state {
 namespace {
 
@@ -89,6 +91,30 @@ TEST(BlockRanges, TheFirstAreTakenByAddress) {
         EXPECT_EQ(both, blocks_of(all)) << count;
     }
     EXPECT_TRUE(ranges.empty());
+}
+
+TEST(FingerprintTable, CountsWhatIsLeftOfALook) {
+    FingerprintTable table;
+    for (std::uint64_t i = 0; i < 600; ++i) {
+        table.set({MemorySpace::kDevice, i}, {i + 1, i + 2});
+    }
+    table.set({MemorySpace::kDevice, 3}, {7, 8});
+    EXPECT_EQ(table.size(), 600U);
+    table.begin_look();
+    for (std::uint64_t i = 0; i < 600; i += 3) {
+        EXPECT_NE(table.find({MemorySpace::kDevice, i}), nullptr);
+    }
+    EXPECT_EQ(table.drop_unseen(), 400U);
+    EXPECT_EQ(table.size(), 200U);
+    table.erase({MemorySpace::kDevice, 3});
+    table.erase({MemorySpace::kDevice, 4});
+    EXPECT_EQ(table.size(), 199U);
+    std::uint64_t visited = 0;
+    table.for_each([&](engine::BlockAddress, const snapshot::Fingerprint&) { ++visited; });
+    EXPECT_EQ(visited, 199U);
+    table.begin_look();
+    EXPECT_EQ(table.drop_unseen(), 199U);
+    EXPECT_TRUE(table.empty());
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // What the worker itself makes in a context of the program's, which may end before the worker does.
 #include <gtest/gtest.h>
 
+#include "host-daemon/execution/base/log.h"
 #include "host-daemon/execution/device/event_pool.h"
 #include "host-daemon/execution/device/lane_streams.h"
+#include "host-daemon/execution/memory/charged_bytes.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -99,6 +101,37 @@ TEST(LaneStreams, ALaneHasOneInEachContextThatGoesWithIt) {
         EXPECT_EQ(streams.of_lane(kSomeLane), std::vector<CUstream>{of_primary});
         streams.clear();
         EXPECT_TRUE(streams.all().empty());
+    }));
+}
+
+TEST(ChargedBytes, OfLevelsThatNoDriverMakesAreNone) {
+    CUDA_ARRAY3D_DESCRIPTOR_v2 array{};
+    array.Width = 4;
+    array.Height = 4;
+    array.Format = CU_AD_FORMAT_UNSIGNED_INT8;
+    array.NumChannels = 1;
+    EXPECT_EQ(mipmapped_array_bytes(array, 1), 16u);
+    EXPECT_EQ(mipmapped_array_bytes(array, 3), 16u + 4 + 1);
+    EXPECT_EQ(mipmapped_array_bytes(array, 30), 16u + 4 + 1);
+}
+
+// What a line says may come from a guest.
+TEST(Log, ALongLineIsCutAndEndsAsOne) {
+    EXPECT_TRUE(in_child([] {
+        int ends[2];
+        ASSERT_EQ(::pipe(ends), 0);
+        set_log_descriptor(ends[1]);
+        const std::string text(5000, 'x');
+        log_line("%s", text.c_str());
+        log_line("next");
+        char read_back[8192];
+        const ssize_t bytes = ::read(ends[0], read_back, sizeof(read_back));
+        ASSERT_GT(bytes, 0);
+        const std::string_view all(read_back, static_cast<std::size_t>(bytes));
+        const std::size_t end = all.find('\n');
+        EXPECT_EQ(end, 1022u) << "a byte is kept for the end of the line";
+        EXPECT_EQ(all.find('\0'), std::string_view::npos);
+        EXPECT_TRUE(all.substr(end + 1).ends_with("next\n"));
     }));
 }
 

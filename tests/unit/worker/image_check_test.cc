@@ -8,6 +8,7 @@
 
 #include "cubin_writer.h"
 #include "host-daemon/execution/code/elf_check.h"
+#include "host-daemon/execution/code/variable_bytes.h"
 #include "proto/cuda/abi.h"
 #include "tests/unit/softgpu_driver/image_writer.h"
 
@@ -502,6 +503,17 @@ TEST(ImageCheck, LooksIntoObjectsAndArchives) {
     std::string leads = archive;
     leads[8 + 60 + 4] = '\x7f';
     EXPECT_EQ(link_verdict(leads, CU_JIT_INPUT_LIBRARY), "image.archive");
+}
+
+// A quota counts declarations: no instruction's state space, and none in a comment.
+TEST(VariableBytes, AreThoseOfDeclarationsInPtx) {
+    EXPECT_EQ(ptx_variable_bytes(".global .u32 a;"), 4u);
+    EXPECT_EQ(ptx_variable_bytes("x/**/.global .u32 a;"), 4u) << "a comment ends a word";
+    EXPECT_EQ(ptx_variable_bytes("x//\n.global .u32 a;"), 4u);
+    EXPECT_EQ(ptx_variable_bytes("ld.global.u32 %r1, [a];"), 0u);
+    EXPECT_EQ(ptx_variable_bytes("st.global.u64 [a], %d1; .const .b8 b[7];"), 7u);
+    EXPECT_EQ(ptx_variable_bytes("// .global .u32 a;\n/* .const .u64 b; */"), 0u);
+    EXPECT_EQ(ptx_variable_bytes(".extern .global .u32 a;"), 0u);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // Names of variables, read from images.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
 #include <random>
 #include <string>
 
 #include "host-daemon/execution/code/image_variables.h"
+#include "host-daemon/state/parts/code_entries.h"
 
 namespace gantry::worker {
 namespace {
@@ -118,6 +120,43 @@ TEST(ImageVariables, HostileBytesGiveNothingWorse) {
         (void)variable_names(bytes_of(image), 9);
     }
     EXPECT_TRUE(variable_names({}, 9).empty());
+}
+
+// Behind the image lies nothing that may be read.
+TEST(CodeEntries, AreReadFromNoFurtherThanTheImage) {
+    constexpr std::size_t kPage = 4096;
+    void* const two =
+        ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(two, MAP_FAILED);
+    auto* const end = static_cast<std::byte*>(two) + kPage;
+    ASSERT_EQ(::mprotect(end, kPage, PROT_NONE), 0);
+    // A fatbin's header, an entry of PTX, and text of four bytes.
+    std::vector<std::byte> image(16 + 64 + 4);
+    const auto put = [&](std::size_t at, auto value) {
+        std::memcpy(image.data() + at, &value, sizeof(value));
+    };
+    put(0, std::uint32_t{0xba55ed50});
+    put(4, std::uint16_t{1});
+    put(6, std::uint16_t{16});
+    put(8, std::uint64_t{64 + 4});
+    put(16, std::uint16_t{1});
+    put(16 + 4, std::uint32_t{64});
+    put(16 + 8, std::uint64_t{4});
+    put(16 + 0x18, std::uint16_t{3});
+    put(16 + 0x1a, std::uint16_t{8});
+    put(16 + 0x1c, std::uint32_t{75});
+    for (std::size_t bytes = 0; bytes <= image.size(); ++bytes) {
+        std::memcpy(end - bytes, image.data(), bytes);
+        std::vector<engine::CodeEntry> entries;
+        state::append_code({end - bytes, bytes}, &entries);
+        // An entry counts as soon as all that is read of it is there.
+        EXPECT_EQ(entries.size(), bytes < 16 + 0x30 ? 0U : 1U) << bytes;
+        if (!entries.empty()) {
+            EXPECT_TRUE(entries[0].is_ptx);
+            EXPECT_EQ(entries[0].ptx_isa_version, 83U);
+        }
+    }
+    ::munmap(two, 2 * kPage);
 }
 
 }  // namespace

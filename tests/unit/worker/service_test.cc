@@ -4,7 +4,9 @@
 // Each test runs in a child process of its own, since a worker holds fixed addresses.
 #include <gtest/gtest.h>
 
+#include "host-daemon/state/parts/device_needs.h"
 #include "host-daemon/state/parts/part.h"
+#include "proto/snapshot/object_graph.pb.h"
 #include "tests/unit/worker/guest_fixture.h"
 
 namespace gantry::worker {
@@ -229,6 +231,38 @@ TEST(Service, TheGraphFollowsWhatLivesAndNotHowLongItRan) {
         const std::size_t late = size_after(200);
         constexpr std::size_t kLongerNumbers = 64;  // Positions and orders take more bytes.
         EXPECT_LE(late, early + kLongerNumbers);
+    }));
+}
+
+TEST(Service, TheGraphTellsWhatOnlyTheNextWorkerAsks) {
+    EXPECT_TRUE(in_child([] {
+        Serving serving;
+        Host& host = serving.host;
+        Guest& guest = serving.guest;
+        guest.retain();
+        guest.retain();  // Again, as another library of the program's does.
+        guest.load_module();
+        EXPECT_TRUE(state::attribute_needs(*host.process).empty());
+        constexpr std::int32_t kDynamicBytes = 96 << 10;
+        EXPECT_TRUE(host.process->code.device_use.note_dynamic_shared(kKernel, kDynamicBytes));
+        const auto needs = state::attribute_needs(*host.process);
+        ASSERT_EQ(needs.size(), 1u);
+        EXPECT_EQ(needs[0].value_min, kDynamicBytes);
+        ASSERT_EQ(guest.synchronise(0), 0u);
+        ASSERT_TRUE(host.execution->freeze(5s).ok());
+        const auto encoded = state::Part(*host.execution, 1).source.final_graph();
+        ASSERT_TRUE(encoded.ok()) << encoded.error().text;
+        snapshot::ObjectGraph graph;
+        ASSERT_TRUE(graph.ParseFromArray(encoded->data(), static_cast<int>(encoded->size())));
+        ASSERT_EQ(graph.contexts_size(), 1);
+        EXPECT_EQ(graph.contexts(0).handle(), kContext);
+        EXPECT_TRUE(graph.contexts(0).primary());
+        ASSERT_EQ(graph.execution().lanes_size(), 1);
+        const snapshot::Lane& lane = graph.execution().lanes(0);
+        EXPECT_EQ(lane.lane(), kLane);
+        EXPECT_NE(lane.answered_seq(), 0u);
+        EXPECT_EQ(lane.last_answer().seq(), lane.answered_seq());
+        host.execution->thaw();
     }));
 }
 
