@@ -189,6 +189,13 @@ TEST_F(Container, AWholeFileTakesTheOldOnesPlace) {
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
+// The name that it has until it is whole is longer.
+TEST_F(Container, ANameMayBeAsLongAsThePartialOneFits) {
+    const std::size_t longest = NAME_MAX - std::string(".partial-XXXXXX").size();
+    EXPECT_TRUE(AtomicFile::create(path(std::string(longest, 'n').c_str())).ok());
+    EXPECT_FALSE(AtomicFile::create(path(std::string(longest + 1, 'n').c_str())).ok());
+}
+
 TEST_F(Container, OnlyARegularFileIsReplaced) {
     fs::create_directory(path("folder"));
     ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);

@@ -5,6 +5,8 @@
 
 #include <future>
 
+#include "host-daemon/supervisor/registry/session_table.h"
+
 namespace gantry::supervisor {
 namespace {
 
@@ -96,6 +98,22 @@ TEST(EndingSessions, WhoWaitsGoesOnWhenASessionHasEndedAndWhenGantrydEnds) {
     ending.end_waits();
     waits.get();
     EXPECT_EQ(ending.soon_free(never), std::set<std::string>{"b"});
+}
+
+// As of one that has just ended, which an event of its VM may still name.
+TEST(SessionTable, OfASessionThatIsNotHereNothingIsSaid) {
+    SessionTable table;
+    EXPECT_FALSE(table.is_concerned("gone"));
+    EXPECT_FALSE(table.find("gone"));
+    EXPECT_EQ(table.arrival("gone"), nullptr);
+    EXPECT_FALSE(table.is_pulled("gone", std::chrono::hours{1}));
+    EXPECT_FALSE(table.take_attempt_error("gone"));
+    EXPECT_FALSE(table.take("gone"));
+    bool is_run = false;
+    table.if_unknown("gone", [&] { is_run = true; });
+    EXPECT_TRUE(is_run);
+    EXPECT_TRUE(table.all().here.empty());
+    EXPECT_FALSE(table.is_stopping());
 }
 
 }  // namespace
