@@ -19,7 +19,10 @@ class Area:
 # What these need of the build.
 PROGRAM_TARGETS = ("cuda_shim", "gantry", "gantry-worker", "gantryd", "programs")
 PROGRAMS = ("move/every_setting", "restore/graph_moves", "replace/virtual_memory",
-            "copy/texture_object", "move/module_globals")
+            "copy/texture_object", "move/module_globals", "move/memory_pools",
+            "restore/graph_memory", "restore/host_callbacks", "move/graph_parameters",
+            "restore/capture_nodes", "restore/conditional_nodes", "move/contexts",
+            "move/dynamic_shared")
 
 
 AREAS = [
