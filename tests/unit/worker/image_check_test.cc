@@ -351,6 +351,19 @@ TEST(ImageCheck, RefusesRecordsThatLeadOutside) {
     EXPECT_EQ(info(4, std::uint32_t{5}), "image.elf.info");  // No such symbol.
     EXPECT_EQ(section_verdict(".nv.info", [](auto& s) { s.sh_size -= 1; }), "image.elf.info");
 
+    // As NVIDIA's libraries have them: without a link, they count in the only symbol table.
+    for (const char* name : {".nv.info", ".nv.info.step"}) {
+        EXPECT_EQ(section_verdict(name, [](auto& s) { s.sh_link = 0; }), "sound") << name;
+        EXPECT_EQ(changed([&](SampleCubin& cubin) {
+                      cubin.edit_section(name, [](auto& s) { s.sh_link = 0; });
+                      const std::uint64_t symbol = name == std::string(".nv.info") ? 4 : 8;
+                      cubin.edit<std::uint32_t>(cubin.content(name) + symbol,
+                                                [](std::uint32_t& word) { word = 5; });
+                  }),
+                  "image.elf.info")
+            << name;
+    }
+
     const auto kernel = [](std::uint64_t at, auto value) {
         return word_verdict(".nv.info.step", at, value);
     };

@@ -243,8 +243,20 @@ TEST(Service, TheGraphTellsWhatOnlyTheNextWorkerAsks) {
         guest.retain();  // Again, as another library of the program's does.
         guest.load_module();
         EXPECT_TRUE(state::attribute_needs(*host.process).empty());
-        constexpr std::int32_t kDynamicBytes = 96 << 10;
-        EXPECT_TRUE(host.process->code.device_use.note_dynamic_shared(kKernel, kDynamicBytes));
+        constexpr std::int32_t kDynamicBytes = 64 << 10;
+        // What another attribute is set to says nothing of shared memory.
+        guest.send(Op::cuFuncSetAttribute,
+                   payload::cuFuncSetAttribute_call{
+                       kKernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50});
+        ASSERT_EQ(guest.synchronise(0), 0u);
+        const auto any = [](std::uint64_t) { return true; };
+        for (const FunctionUse& use : host.process->code.device_use.list(any)) {
+            EXPECT_EQ(use.dynamic_shared_bytes, -1);
+        }
+        guest.send(Op::cuFuncSetAttribute,
+                   payload::cuFuncSetAttribute_call{
+                       kKernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kDynamicBytes});
+        ASSERT_EQ(guest.synchronise(0), 0u);
         const auto needs = state::attribute_needs(*host.process);
         ASSERT_EQ(needs.size(), 1u);
         EXPECT_EQ(needs[0].value_min, kDynamicBytes);
