@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "tests/unit/worker/holder.h"
@@ -44,22 +43,6 @@ TEST(IncomingRuns, MayReachOverSeveralPiecesOfMemory) {
     ASSERT_TRUE(holder.part.target.settle());
     std::fill_n(&expected[7 * kBlockBytes], (kAll - 9) * kBlockBytes, std::byte{0});
     EXPECT_EQ(now(), expected);
-}
-
-// Whoever takes them from the network is a thread that no context was made current in.
-TEST(IncomingRuns, AreWrittenByAnyThread) {
-    Holder holder;
-    constexpr std::uint64_t kPiece = ArenaAllocator::kGranuleBytes;
-    const std::uint64_t at = holder.process->memory.device.allocate(kPiece).value().value;
-    const engine::BlockAddress first{MemorySpace::kDevice, at / kBlockBytes};
-    const std::span bytes = std::span<const std::byte>(holder.bytes).first(kPiece);
-    std::thread([&] {
-        EXPECT_TRUE(holder.part.target.apply_run(first, kPiece / kBlockBytes, bytes));
-        EXPECT_TRUE(holder.part.target.settle());
-    }).join();
-    std::vector<std::byte> now(kPiece);
-    ASSERT_EQ(holder.device->api().cuMemcpyDtoH_v2(now.data(), at, kPiece), CUDA_SUCCESS);
-    EXPECT_EQ(std::memcmp(now.data(), bytes.data(), kPiece), 0);
 }
 
 TEST(IncomingRuns, AreWrittenAsFarAsThereIsMemory) {
