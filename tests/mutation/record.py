@@ -54,9 +54,10 @@ HEAD = """# Faults planted, and what saw them
 unit tests that come by it. In the areas worker, state and gantryd, what no unit test sees is shown
 to a few of `tests/programs` too, moved, restored or replaced on the soft GPU
 ([mutation/areas.py](mutation/areas.py) names them; `move/every_setting` is one). No VM is run. A
-fault that does not compile is none. A fault is *killed* when a test fails, crashes or does not end with it, and
-passes without it; *mended* when a test that was written for it afterwards does; *equivalent* when
-no test can see it, for the reason given. The share is of those that are not equivalent.
+fault that does not compile is none. A fault is *killed* when a test fails, crashes or does not end
+with it, and passes without it; *mended* when a test that was written for it afterwards does;
+*equivalent* when no test can see it, for the reason given. The share is of those that are not
+equivalent.
 
 """
 
