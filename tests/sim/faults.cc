@@ -68,6 +68,7 @@ void World::crash_daemon(int index) {
     ++verdict.crash_count;
     host.daemon_up = false;
     ++host.life;
+    carriers->die(index);
     host.source.reset();
     host.target.reset();
     host.source_timer.reset();
@@ -109,14 +110,10 @@ void World::restart_daemon(int index) {
         worker_lost = true;
         guests[index].told = true;
     } else if (was_arriving || (worker != nullptr && !worker->serves_role)) {
-        ++host.target_attempt;
         if (was_arriving) {
             host.progress_of[1].reset();
         }
-        host.gate = {};
-        host.waiting.clear();
-        host.awaited_round.reset();
-        host.target = std::make_unique<engine::TargetMachine>("vm", settings);
+        carriers->make_target(*this, index);
         target_event::Restarted event;
         event.migration = was_arriving ? host.note->first : *worker->receiving;
         event.complete = was_arriving ? std::nullopt : worker->complete;
@@ -164,8 +161,7 @@ void World::confirm_again(int index) {
     if (!host.daemon_up) {
         return;
     }
-    ++host.target_attempt;
-    host.target = std::make_unique<engine::TargetMachine>("vm", settings);
+    carriers->make_target(*this, index);
     target_event::Restarted event;
     event.migration = *host.worker->receiving;
     event.complete = host.worker->complete;
@@ -209,6 +205,7 @@ void World::power_off(int index) {
     host.powered = false;
     host.daemon_up = false;
     ++host.life;
+    carriers->die(index);
     host.source.reset();
     host.target.reset();
     host.worker.reset();

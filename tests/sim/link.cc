@@ -55,7 +55,7 @@ void World::send(int from, const Message& message) {
 
 void World::send_bulk(int from, const Bulk& bulk) {
     const int to = 1 - from;
-    transmit(to, [this, to, bulk] { deliver_bulk(to, bulk); });
+    transmit(to, [this, to, bulk] { carriers->deliver_bulk(*this, to, bulk); });
 }
 
 /// What migration/engine/README.md asks of a driver: route by direction; answer a migration that no
@@ -97,60 +97,6 @@ void World::deliver(int to, const Message& message) {
     }
     source_step(to,
                 source_event::Received{message, {random.next(), random.next()}, name_of(1 - to)});
-}
-
-namespace {
-
-bool receives(const Host& host, const Bulk& bulk) {
-    return host.target && host.target->migration() == bulk.migration && host.worker &&
-           !host.worker->serves_role && host.worker->receiving == bulk.migration;
-}
-
-}  // namespace
-
-void World::deliver_bulk(int to, const Bulk& bulk) {
-    Host& host = hosts[to];
-    if (!receives(host, bulk)) {
-        return;
-    }
-    const auto entry = host.gate.begin(bulk.round, bulk.batch, host.target->accepts_blocks());
-    if (entry == engine::RoundGate::Entry::kWait) {
-        host.waiting.push_back(bulk);
-        return;
-    }
-    const bool is_counted = entry == engine::RoundGate::Entry::kApply;
-    if (!is_counted && options.mutation != Mutation::kApplyStaleBatches) {
-        return;
-    }
-    // Now and then longer than the target waits for a round, which is sent again meanwhile.
-    const bool is_slow = now < heal_at && applying.chance(0.02);
-    after(Duration{applying.between(10, is_slow ? 4'000'000 : 5'000)},
-          [this, to, bulk, is_counted = is_counted && options.mutation != Mutation::kCountEarly,
-           life = host.life, attempt = host.target_attempt] {
-              if (hosts[to].life == life && hosts[to].target_attempt == attempt) {
-                  apply_bulk(to, bulk, is_counted);
-              }
-          });
-    if (is_counted && options.mutation == Mutation::kCountEarly) {
-        tell_of_round(to, bulk.round, host.gate.end(bulk.round, true));
-    }
-}
-
-void World::apply_bulk(int to, const Bulk& bulk, bool is_counted) {
-    Host& host = hosts[to];
-    const bool is_there = receives(host, bulk);
-    if (is_there) {
-        for (const auto& [block, word] : bulk.blocks) {
-            host.worker->device[block] = word;
-        }
-        host.worker->complete.reset();  // apply_blocks voids mark_complete
-    }
-    if (is_counted) {
-        tell_of_round(to, bulk.round, host.gate.end(bulk.round, is_there));
-    }
-    for (const Bulk& waited : std::exchange(host.waiting, {})) {
-        deliver_bulk(to, waited);
-    }
 }
 
 }  // namespace gantry::sim

@@ -1,7 +1,7 @@
 // Carries out a source machine's actions, as gantryd does, against the simulated worker.
 #include <algorithm>
 
-#include "tests/sim/world.h"
+#include "tests/sim/engine_carriers.h"
 
 namespace gantry::sim {
 namespace {
@@ -30,35 +30,21 @@ engine::FinalPart final_part(const Worker& worker) {
 
 }  // namespace
 
-void World::start_source(int index, Epoch epoch) {
-    Host& host = hosts[index];
-    host.source = std::make_unique<engine::SourceMachine>("vm", epoch, settings);
-    host.source_timer.reset();
-}
-
-/// A machine that goes on after its workers died finds a session without programs.
-void World::stand_in(int index) {
-    Host& host = hosts[index];
-    if (!host.worker) {
-        host.worker = std::make_unique<Worker>();
-        host.worker->serves_role = true;
-        host.worker->dead = true;
-        host.worker->epoch = host.source->epoch();
-    }
-}
+namespace {
 
 /// What the machine is told under a mutation; nothing: it does not hear of that event.
-std::optional<engine::SourceEvent> World::mutated(int index, const engine::SourceEvent& event) {
-    Host& host = hosts[index];
+std::optional<engine::SourceEvent> mutated(World& world, int index,
+                                           const engine::SourceEvent& event) {
+    Host& host = world.hosts[index];
     const auto* received = std::get_if<source_event::Received>(&event);
     const auto* domain = std::get_if<source_event::Domain>(&event);
-    switch (options.mutation) {
+    switch (world.options.mutation) {
         case Mutation::kIgnoreResumed:
             if (std::holds_alternative<source_event::GuestResumed>(event)) {
                 return std::nullopt;
             }
             if (domain != nullptr && domain->report.domain == engine::DomainState::kRunning &&
-                !host.source->serves()) {
+                !machine_of(*host.source).serves()) {
                 return source_event::Domain{{engine::DomainState::kUnknown, domain->report.job}};
             }
             return event;
@@ -74,8 +60,9 @@ std::optional<engine::SourceEvent> World::mutated(int index, const engine::Sourc
                 }
                 source_event::Restarted restarted;
                 restarted.record = *host.disk;
-                (void)host.source->step(restarted, now);
-                send(index, {id, engine::MsgGrant{asks->token, {host.source->epoch().value + 1}}});
+                (void)machine_of(*host.source).step(restarted, world.now);
+                world.send(index,
+                           {id, engine::MsgGrant{asks->token, {host.source->epoch().value + 1}}});
                 return std::nullopt;
             }
             return event;
@@ -108,7 +95,41 @@ std::optional<engine::SourceEvent> World::mutated(int index, const engine::Sourc
     }
 }
 
-namespace {
+/// Sends a round batch by batch while commands go on; each batch is staged when it is sent.
+void source_send_round(World& world, int index, std::uint64_t round,
+                       std::vector<std::size_t> blocks, std::size_t sent, std::uint64_t batch) {
+    Host& host = world.hosts[index];
+    if (!host.worker || !host.source || !host.source->migration()) {
+        return;
+    }
+    constexpr std::size_t kBatchBlocks = 6;
+    if (sent < blocks.size()) {
+        Bulk bulk{*host.source->migration(), round, batch, {}};
+        for (std::size_t i = 0; i < kBatchBlocks && sent < blocks.size(); ++i, ++sent) {
+            const std::size_t block = blocks[sent];
+            const std::uint64_t staged = host.worker->device[block];
+            host.worker->last_sent[block] = staged;
+            host.worker->unacked_round[block] = round;
+            bulk.blocks.emplace_back(block, staged);
+        }
+        world.send_bulk(index, bulk);
+        world.after(
+            world.delay(100, 30'000), [&world, index, round, blocks = std::move(blocks), sent,
+                                       batch, life = host.life, op = host.source_op]() mutable {
+                if (world.hosts[index].life == life && world.hosts[index].source_op == op) {
+                    source_send_round(world, index, round, std::move(blocks), sent, batch + 1);
+                }
+            });
+        return;
+    }
+    source_event::RoundSent event;
+    event.round = round;
+    event.stats.batch_count = batch;
+    event.stats.bytes_resident = kBlocks * engine::kBlockBytes;
+    event.stats.bytes_changed = blocks.size() * engine::kBlockBytes;
+    event.stats.bytes_sent = blocks.size() * engine::kBlockBytes;
+    world.source_step(index, event);
+}
 
 /// Carries out one action: one overload for each kind.
 struct SourceCarrier {
@@ -259,28 +280,12 @@ struct SourceCarrier {
     void operator()(const action::RenewTicket& /*renew*/) const {
         world.after(world.delay(500, 50'000), [carrier = *this] { carrier.renew_ticket(); });
     }
-    void operator()(const action::Alert& alert) const {
-        world.trace("host %d source alert: %s", index, alert.error.reason.c_str());
-        world.verdict.split_brain_count += alert.kind == engine::AlertKind::kSplitBrain ? 1U : 0U;
-    }
+    void operator()(const action::Alert& alert) const { world.source_alert(index, alert); }
     void operator()(const action::ReportProgress& report) const {
-        if (host.progress_of[0] != host.source->migration()) {
-            host.progress_of[0] = host.source->migration();
-            host.percent[0] = 0.0;
-        }
-        if (host.source->migration() && report.progress.percent < host.percent[0]) {
-            world.violate("the source's progress ran backwards");
-        }
-        host.percent[0] = report.progress.percent;
+        world.source_progress(index, report.progress);
     }
     void operator()(const action::Finished& finished) const {
-        world.trace("host %d source finished: %s %s", index, to_string(finished.outcome),
-                    finished.error.reason.c_str());
-        Verdict& verdict = world.verdict;
-        verdict.moved_count += finished.outcome == engine::Outcome::kMoved ? 1U : 0U;
-        verdict.rolled_back_count += finished.outcome == engine::Outcome::kRolledBack ? 1U : 0U;
-        verdict.pause_refused_count +=
-            finished.error.reason == "migration.not_converging" ? 1U : 0U;
+        world.source_finished(index, finished.outcome, finished.error);
     }
 
     void renew_ticket() const;
@@ -331,7 +336,7 @@ void SourceCarrier::send_round(std::uint64_t round, bool again) const {
                 changed.push_back(i);
             }
         }
-        carrier.world.source_send_round(carrier.index, round, std::move(changed), 0, 0);
+        source_send_round(carrier.world, carrier.index, round, std::move(changed), 0, 0);
     });
 }
 
@@ -390,82 +395,54 @@ const char* message_of(const engine::SourceEvent& event) {
 
 }  // namespace
 
-void World::source_step(int index, const engine::SourceEvent& given) {
-    Host& host = hosts[index];
+void EngineCarriers::make_source(World& world, int index, Epoch epoch) {
+    Host& host = world.hosts[index];
+    host.source =
+        std::make_unique<EngineSource>(engine::SourceMachine("vm", epoch, world.settings));
+    host.source_timer.reset();
+}
+
+void EngineCarriers::source_step(World& world, int index, const engine::SourceEvent& given) {
+    Host& host = world.hosts[index];
     if (!host.source || !host.daemon_up) {
         return;
     }
-    const auto event = mutated(index, given);
+    const auto event = mutated(world, index, given);
     if (!event) {
         return;
     }
     const engine::SourceState before = host.source->state();
     const bool was_moving = host.source->migration().has_value();
-    const engine::SourceActions actions = host.source->step(*event, now);
-    check_answer(index, given, actions);
-    check_begin(index, was_moving);
-    if (options.trace) {
-        trace("host %d source: %s %s  %s -> %s", index, engine::event_name(*event),
-              message_of(*event), to_string(before), to_string(host.source->state()));
+    const engine::SourceActions actions = machine_of(*host.source).step(*event, world.now);
+    world.check_answer(index, given, actions);
+    world.check_begin(index, was_moving);
+    if (world.options.trace) {
+        world.trace("host %d source: %s %s  %s -> %s", index, engine::event_name(*event),
+                    message_of(*event), to_string(before), to_string(host.source->state()));
     }
     const std::uint64_t life = host.life;
     for (const engine::SourceAction& one : actions) {
-        std::visit(SourceCarrier{*this, index}, one);
-        if (random.chance(crash_per_step)) {
-            crash_daemon(index);
+        std::visit(SourceCarrier{world, index}, one);
+        if (world.random.chance(world.crash_per_step)) {
+            world.crash_daemon(index);
         }
         if (host.life != life) {
             return;
         }
     }
-    const auto due = host.source ? host.source->next_deadline() : std::nullopt;
+    const auto due = host.source ? machine_of(*host.source).next_deadline() : std::nullopt;
     if (due && due != host.source_timer) {
         host.source_timer = due;
-        at(*due, [this, index, life, due] {
-            Host& then = hosts[index];
+        world.at(*due, [&world, index, life, due] {
+            Host& then = world.hosts[index];
             if (then.daemon_up && then.life == life && then.source_timer == due) {
                 then.source_timer.reset();
-                source_step(index, source_event::Timer{});
+                world.source_step(index, source_event::Timer{});
             }
         });
     } else if (!due) {
         host.source_timer.reset();
     }
-}
-
-/// Sends a round batch by batch while commands go on; each batch is staged when it is sent.
-void World::source_send_round(int index, std::uint64_t round, std::vector<std::size_t> blocks,
-                              std::size_t sent, std::uint64_t batch) {
-    Host& host = hosts[index];
-    if (!host.worker || !host.source || !host.source->migration()) {
-        return;
-    }
-    constexpr std::size_t kBatchBlocks = 6;
-    if (sent < blocks.size()) {
-        Bulk bulk{*host.source->migration(), round, batch, {}};
-        for (std::size_t i = 0; i < kBatchBlocks && sent < blocks.size(); ++i, ++sent) {
-            const std::size_t block = blocks[sent];
-            const std::uint64_t staged = host.worker->device[block];
-            host.worker->last_sent[block] = staged;
-            host.worker->unacked_round[block] = round;
-            bulk.blocks.emplace_back(block, staged);
-        }
-        send_bulk(index, bulk);
-        after(delay(100, 30'000), [this, index, round, blocks = std::move(blocks), sent, batch,
-                                   life = host.life, op = host.source_op]() mutable {
-            if (hosts[index].life == life && hosts[index].source_op == op) {
-                source_send_round(index, round, std::move(blocks), sent, batch + 1);
-            }
-        });
-        return;
-    }
-    source_event::RoundSent event;
-    event.round = round;
-    event.stats.batch_count = batch;
-    event.stats.bytes_resident = kBlocks * engine::kBlockBytes;
-    event.stats.bytes_changed = blocks.size() * engine::kBlockBytes;
-    event.stats.bytes_sent = blocks.size() * engine::kBlockBytes;
-    source_step(index, event);
 }
 
 }  // namespace gantry::sim

@@ -1,54 +1,45 @@
 // Carries out a target machine's actions, as gantryd does, against the simulated worker.
 #include <algorithm>
 
-#include "tests/sim/world.h"
+#include "tests/sim/engine_carriers.h"
 
 namespace gantry::sim {
 namespace {
 
-engine::TargetCapabilities capabilities() {
-    engine::TargetCapabilities target;
-    target.gpu_name = "sim";
-    target.cc = {9, 0};
-    target.memory_total_bytes = 1 << 24;
-    target.memory_free_bytes = 1 << 24;
-    return target;
-}
-
-}  // namespace
-
-void World::start_target(int index) {
-    Host& host = hosts[index];
-    host.target = std::make_unique<engine::TargetMachine>("vm", settings);
-    host.target_timer.reset();
-    host.gate = {};
-    host.waiting.clear();
-    host.awaited_round.reset();
-    ++host.target_attempt;
-    target_step(index, target_event::AdmissionAsked{
-                           {random.next(), random.next()}, capabilities(), host.brought});
-    // A retried attempt is told what libvirt said before it began.
-    if (host.guest_starting || (host.guest_came && guests[index].domain != Domain::kAbsent)) {
-        target_step(index, target_event::GuestStarting{});
-    }
-    if (host.arrival) {
-        target_step(index, *host.arrival);
-    }
-}
-
-void World::tell_of_round(int index, std::uint64_t round, engine::RoundGate::Verdict became) {
+void tell_of_round(World& world, int index, std::uint64_t round,
+                   engine::RoundGate::Verdict became) {
     if (became == engine::RoundGate::Verdict::kOpen) {
         return;
     }
-    hosts[index].awaited_round.reset();
+    world.hosts[index].awaited_round.reset();
     if (became == engine::RoundGate::Verdict::kApplied) {
-        target_step(index, target_event::RoundApplied{round});
+        world.target_step(index, target_event::RoundApplied{round});
     } else {
-        target_step(index, target_event::RoundLost{round, {}});
+        world.target_step(index, target_event::RoundLost{round, {}});
     }
 }
 
-namespace {
+bool receives(const Host& host, const Bulk& bulk) {
+    return host.target && host.target->migration() == bulk.migration && host.worker &&
+           !host.worker->serves_role && host.worker->receiving == bulk.migration;
+}
+
+void apply_bulk(World& world, int to, const Bulk& bulk, bool is_counted) {
+    Host& host = world.hosts[to];
+    const bool is_there = receives(host, bulk);
+    if (is_there) {
+        for (const auto& [block, word] : bulk.blocks) {
+            host.worker->device[block] = word;
+        }
+        host.worker->complete.reset();  // apply_blocks voids mark_complete
+    }
+    if (is_counted) {
+        tell_of_round(world, to, bulk.round, host.gate.end(bulk.round, is_there));
+    }
+    for (const Bulk& waited : std::exchange(host.waiting, {})) {
+        world.carriers->deliver_bulk(world, to, waited);
+    }
+}
 
 /// Carries out one action: one overload for each kind.
 struct TargetCarrier {
@@ -105,7 +96,7 @@ struct TargetCarrier {
                 carrier.feed(target_event::RoundLost{round, {}});
             }
         });
-        world.tell_of_round(index, await.round, host.gate.await(await.round, await.batch_count));
+        tell_of_round(world, index, await.round, host.gate.await(await.round, await.batch_count));
     }
     void operator()(const action::ApplyComplete& apply) const {
         const bool will_fail = fails(0.03);
@@ -146,26 +137,9 @@ struct TargetCarrier {
             host.note.reset();
         }
     }
-    void operator()(const action::Alert& alert) const {
-        world.trace("host %d target alert: %s", index, alert.error.reason.c_str());
-        if ((alert.error.reason == "migration.awaiting_source" ||
-             alert.error.reason == "migration.peer_silent") &&
-            !world.hosts[1 - index].powered) {
-            // A person looks, sees that the source host is dead and fenced, and says so.
-            world.fenced_by_operator = true;
-            later(Duration{1'000'000},
-                  [carrier = *this] { carrier.feed(target_event::OperatorFenced{}); });
-        }
-    }
+    void operator()(const action::Alert& alert) const { world.target_alert(index, alert.error); }
     void operator()(const action::ReportProgress& report) const {
-        if (host.progress_of[1] != host.target->migration()) {
-            host.progress_of[1] = host.target->migration();
-            host.percent[1] = 0.0;
-        }
-        if (report.progress.percent < host.percent[1]) {
-            world.violate("the target's progress ran backwards");
-        }
-        host.percent[1] = report.progress.percent;
+        world.target_progress(index, report.progress);
     }
     void operator()(const action::Finished& finished) const {
         world.target_finished(index, finished.outcome, finished.error);
@@ -276,20 +250,30 @@ const char* message_of(const engine::TargetEvent& event) {
 
 }  // namespace
 
-void World::target_step(int index, const engine::TargetEvent& event) {
-    Host& host = hosts[index];
+void EngineCarriers::make_target(World& world, int index) {
+    Host& host = world.hosts[index];
+    host.target = std::make_unique<EngineTarget>(engine::TargetMachine("vm", world.settings));
+    host.target_timer.reset();
+    host.gate = {};
+    host.waiting.clear();
+    host.awaited_round.reset();
+    ++host.target_attempt;
+}
+
+void EngineCarriers::target_step(World& world, int index, const engine::TargetEvent& event) {
+    Host& host = world.hosts[index];
     if (!host.target || !host.daemon_up) {
         return;
     }
     const engine::TargetState before = host.target->state();
     const std::uint64_t attempt = host.target_attempt;
     const std::uint64_t life = host.life;
-    engine::TargetActions actions = host.target->step(event, now);
-    if (options.trace) {
-        trace("host %d target: %s %s  %s -> %s", index, engine::event_name(event),
-              message_of(event), to_string(before), to_string(host.target->state()));
+    engine::TargetActions actions = machine_of(*host.target).step(event, world.now);
+    if (world.options.trace) {
+        world.trace("host %d target: %s %s  %s -> %s", index, engine::event_name(event),
+                    message_of(event), to_string(before), to_string(host.target->state()));
     }
-    if (options.mutation == Mutation::kActivateBeforeGrant) {
+    if (world.options.mutation == Mutation::kActivateBeforeGrant) {
         for (engine::TargetAction& one : actions) {
             if (const auto* sent = std::get_if<action::Send>(&one);
                 sent != nullptr &&
@@ -299,9 +283,9 @@ void World::target_step(int index, const engine::TargetEvent& event) {
         }
     }
     for (const engine::TargetAction& one : actions) {
-        std::visit(TargetCarrier{*this, index}, one);
-        if (random.chance(crash_per_step)) {
-            crash_daemon(index);
+        std::visit(TargetCarrier{world, index}, one);
+        if (world.random.chance(world.crash_per_step)) {
+            world.crash_daemon(index);
         }
         if (host.target_attempt != attempt || host.life != life) {
             return;
@@ -310,25 +294,25 @@ void World::target_step(int index, const engine::TargetEvent& event) {
     const engine::TargetState state = host.target->state();
     const bool is_taking =
         state == engine::TargetState::kRequesting || state == engine::TargetState::kActivating;
-    if (is_taking && state != before && random.chance(taker_crash)) {
-        after(delay(0, 60'000), [this, index] { crash_worker(index); });
+    if (is_taking && state != before && world.random.chance(world.taker_crash)) {
+        world.after(world.delay(0, 60'000), [&world, index] { world.crash_worker(index); });
     }
     if (state == engine::TargetState::kServing && !host.source && host.worker) {
-        start_source(index, host.target->epoch());  // from here on this host is the arbiter
-        source_step(index, source_event::Opened{});
+        world.start_source(index, host.target->epoch());  // from here on this host is the arbiter
+        world.source_step(index, source_event::Opened{});
         if (host.life != life) {
             return;
         }
     }
-    const auto due = host.target->next_deadline();
+    const auto due = machine_of(*host.target).next_deadline();
     if (due && due != host.target_timer) {
         host.target_timer = due;
-        at(*due, [this, index, attempt, life, due] {
-            Host& then = hosts[index];
+        world.at(*due, [&world, index, attempt, life, due] {
+            Host& then = world.hosts[index];
             if (then.daemon_up && then.life == life && then.target_attempt == attempt &&
                 then.target_timer == due) {
                 then.target_timer.reset();
-                target_step(index, target_event::Timer{});
+                world.target_step(index, target_event::Timer{});
             }
         });
     } else if (!due) {
@@ -336,46 +320,36 @@ void World::target_step(int index, const engine::TargetEvent& event) {
     }
 }
 
-/// Whoever is refused for good is told so and asks no more; whoever may have it asks once, and
-/// waits.
-void World::check_asking(int index, engine::Outcome outcome, const Error& why) {
-    constexpr int kUnknownMax =
-        6;  // Prepares are lost, and a job that is being cancelled takes 10 s
-    constexpr int kRefusedMax = 2;  // the second when libvirt had not told where the guest is
-    Host& host = hosts[index];
-    const bool is_unknown =
-        outcome == engine::Outcome::kRetry && why.reason == engine::kUnknownMigration;
-    host.unknown_in_a_row = is_unknown ? host.unknown_in_a_row + 1 : 0;
-    const bool is_refused = why.reason == engine::peer_refusal::kTicket ||
-                            why.reason == engine::peer_refusal::kOtherTarget ||
-                            why.reason == engine::peer_refusal::kNoJob;
-    host.refused_by_name += is_refused ? 1 : 0;
-    if (host.unknown_in_a_row > kUnknownMax || host.refused_by_name > kRefusedMax) {
-        violate("the target asks without end: " + why.reason);
+void EngineCarriers::deliver_bulk(World& world, int to, const Bulk& bulk) {
+    Host& host = world.hosts[to];
+    if (!receives(host, bulk)) {
+        return;
+    }
+    const auto entry =
+        host.gate.begin(bulk.round, bulk.batch, machine_of(*host.target).accepts_blocks());
+    if (entry == engine::RoundGate::Entry::kWait) {
+        host.waiting.push_back(bulk);
+        return;
+    }
+    const bool is_counted = entry == engine::RoundGate::Entry::kApply;
+    if (!is_counted && world.options.mutation != Mutation::kApplyStaleBatches) {
+        return;
+    }
+    // Now and then longer than the target waits for a round, which is sent again meanwhile.
+    const bool is_slow = world.now < world.heal_at && world.applying.chance(0.02);
+    world.after(Duration{world.applying.between(10, is_slow ? 4'000'000 : 5'000)},
+                [&world, to, bulk,
+                 is_counted = is_counted && world.options.mutation != Mutation::kCountEarly,
+                 life = host.life, attempt = host.target_attempt] {
+                    if (world.hosts[to].life == life && world.hosts[to].target_attempt == attempt) {
+                        apply_bulk(world, to, bulk, is_counted);
+                    }
+                });
+    if (is_counted && world.options.mutation == Mutation::kCountEarly) {
+        tell_of_round(world, to, bulk.round, host.gate.end(bulk.round, true));
     }
 }
 
-void World::target_finished(int index, engine::Outcome outcome, const Error& why) {
-    trace("host %d target finished: %s %s", index, to_string(outcome), why.reason.c_str());
-    check_asking(index, outcome, why);
-    const bool has_memory = !(job.active && job.to == index && job.postcopy_open);
-    if (outcome == engine::Outcome::kMoved) {
-        hosts[index].guest_came = false;
-    } else if (outcome != engine::Outcome::kRetry && guests[index].domain == Domain::kRunning &&
-               has_memory &&
-               (hosts[index].target->guest_is_here() || outcome != engine::Outcome::kRolledBack)) {
-        hosts[index].guest_came = false;  // refused for good
-        guests[index].told = true;
-    }
-    if (outcome == engine::Outcome::kRetry) {
-        const std::uint64_t life = hosts[index].life;
-        const std::uint64_t attempt = hosts[index].target_attempt;
-        after(delay(10'000, 200'000), [this, index, life, attempt] {
-            if (hosts[index].life == life && hosts[index].target_attempt == attempt) {
-                start_target(index);
-            }
-        });
-    }
-}
+std::unique_ptr<Carriers> make_engine_carriers() { return std::make_unique<EngineCarriers>(); }
 
 }  // namespace gantry::sim

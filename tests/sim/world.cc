@@ -33,14 +33,15 @@ void execute_command(Device& device, std::uint64_t seq) {
     }
 }
 
-World::World(const Options& given)
+World::World(const Options& given, std::unique_ptr<Carriers> carried_by)
     : options(given),
       random(given.seed * 2 + 1),
       confusion(given.seed * 2),
       applying(~given.seed),
       bounds(~given.seed * 3),
       theft(given.seed * 2 + 1 + (1ULL << 63)),
-      silence(~given.seed * 5) {
+      silence(~given.seed * 5),
+      carriers(std::move(carried_by)) {
     settings.downtime_target = Duration{300'000};
     settings.hook_wait_max = Duration{5'000'000};
     settings.reservation_ttl = Duration{10'000'000};
@@ -308,7 +309,7 @@ void World::run() {
 }
 
 Verdict run_seed(const Options& options) {
-    World world(options);
+    World world(options, make_engine_carriers());
     world.run();
     return world.verdict;
 }

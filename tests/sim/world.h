@@ -78,7 +78,7 @@ struct Verdict {
     TimePoint ended{};
 };
 
-/// Runs one seed to its end.
+/// Runs one seed to its end, with the simulation's own carriers.
 [[nodiscard]] Verdict run_seed(const Options& options);
 
 inline constexpr std::size_t kBlocks = 16;
@@ -147,6 +147,38 @@ struct Bulk {
 
 struct World;
 
+/// One end of a move as the world sees it, whatever carries its machine's actions out.
+class SourceEnd {
+public:
+    virtual ~SourceEnd() = default;
+    [[nodiscard]] virtual engine::SourceState state() const = 0;
+    [[nodiscard]] virtual Epoch epoch() const = 0;
+    [[nodiscard]] virtual std::optional<engine::MigrationId> migration() const = 0;
+    [[nodiscard]] virtual std::string peer() const = 0;
+};
+class TargetEnd {
+public:
+    virtual ~TargetEnd() = default;
+    [[nodiscard]] virtual engine::TargetState state() const = 0;
+    [[nodiscard]] virtual Epoch epoch() const = 0;
+    [[nodiscard]] virtual std::optional<engine::MigrationId> migration() const = 0;
+    [[nodiscard]] virtual bool guest_is_here() const = 0;
+};
+
+/// What carries the machines' actions out: the simulation's own carriers, or gantryd's.
+class Carriers {
+public:
+    virtual ~Carriers() = default;
+    virtual void make_source(World& world, int host, Epoch epoch) = 0;
+    virtual void make_target(World& world, int host) = 0;
+    virtual void source_step(World& world, int host, const engine::SourceEvent& event) = 0;
+    virtual void target_step(World& world, int host, const engine::TargetEvent& event) = 0;
+    virtual void deliver_bulk(World& world, int to, const Bulk& bulk) = 0;
+    /// gantryd of that host ends without a word; its ends are still there.
+    virtual void die(int host) = 0;
+};
+[[nodiscard]] std::unique_ptr<Carriers> make_engine_carriers();
+
 /// One host: gantryd (two machines and what is in flight), its disk, its worker.
 struct Host {
     int index = 0;
@@ -155,8 +187,8 @@ struct Host {
     std::uint64_t life = 0;  ///< Of gantryd; what was in flight in an older life is dropped.
     std::optional<engine::DurableRecord> disk;
     std::unique_ptr<Worker> worker;
-    std::unique_ptr<engine::SourceMachine> source;
-    std::unique_ptr<engine::TargetMachine> target;
+    std::unique_ptr<SourceEnd> source;
+    std::unique_ptr<TargetEnd> target;
     TimePoint worker_free_at{};  ///< Control calls to the worker are carried out in order.
     TimePoint sink_free_at{};    ///< So are activation and its retraction.
     bool has_served = false;     ///< The arrival's workers, which may have died since.
@@ -186,7 +218,7 @@ struct Host {
 };
 
 struct World {
-    explicit World(const Options& options);
+    World(const Options& options, std::unique_ptr<Carriers> carriers);
 
     // world.cc
     void run();
@@ -210,20 +242,22 @@ struct World {
     void transmit(int to, std::function<void()> deliver);
     void deliver(int to, const Message& message);
     void deliver_bulk(int to, const Bulk& bulk);
-    void apply_bulk(int to, const Bulk& bulk, bool is_counted);
 
-    // source_driver.cc
-    void source_step(int host, const engine::SourceEvent& event);
-    std::optional<engine::SourceEvent> mutated(int host, const engine::SourceEvent& event);
-    void source_send_round(int host, std::uint64_t round, std::vector<std::size_t> blocks,
-                           std::size_t sent, std::uint64_t batch);
+    // ends.cc
+    void source_step(int host, const engine::SourceEvent& event) {
+        carriers->source_step(*this, host, event);
+    }
     void start_source(int host, Epoch epoch);
     void stand_in(int host);
-
-    // target_driver.cc
-    void target_step(int host, const engine::TargetEvent& event);
+    void source_alert(int host, const action::Alert& alert);
+    void source_progress(int host, const engine::Progress& progress);
+    void source_finished(int host, engine::Outcome outcome, const Error& error);
+    void target_step(int host, const engine::TargetEvent& event) {
+        carriers->target_step(*this, host, event);
+    }
     void start_target(int host);
-    void tell_of_round(int host, std::uint64_t round, engine::RoundGate::Verdict became);
+    void target_alert(int host, const Error& error);
+    void target_progress(int host, const engine::Progress& progress);
     void target_finished(int host, engine::Outcome outcome, const Error& why);
     void check_asking(int host, engine::Outcome outcome, const Error& why);
 
@@ -291,6 +325,7 @@ struct World {
     std::priority_queue<Scheduled> queue;
     std::uint64_t next_order = 0;
 
+    std::unique_ptr<Carriers> carriers;
     Host hosts[2];
     Guest guests[2];
     // Truth about the session.
