@@ -32,18 +32,29 @@ struct SaveOutcome {
     [[nodiscard]] bool ok() const { return failure == SaveFailure::kNone; }
 };
 
-class EpochStore {
+/// What the runners of a move need of it; tests/sim has another.
+class RecordStore {
+public:
+    virtual ~RecordStore() = default;
+    virtual Result<std::optional<engine::DurableRecord>> load(
+        const std::string& session_id) const = 0;
+    virtual SaveOutcome save(const std::string& session_id,
+                             const engine::DurableRecord& record) = 0;
+    virtual Result<void> remove(const std::string& session_id) = 0;
+};
+
+class EpochStore final : public RecordStore {
 public:
     /// Makes the folder when needed, so that a loss of power does not undo it; refuses one that
     /// cannot be written.
     static Result<EpochStore> open(const std::string& state_directory);
 
     /// nullopt: this host never had the session. kDataLoss (`epoch.corrupt`) for a damaged file.
-    Result<std::optional<engine::DurableRecord>> load(const std::string& session_id) const;
-    SaveOutcome save(const std::string& session_id, const engine::DurableRecord& record);
+    Result<std::optional<engine::DurableRecord>> load(const std::string& session_id) const override;
+    SaveOutcome save(const std::string& session_id, const engine::DurableRecord& record) override;
     /// Forgets a session that has ended. Idempotent. An error (`epoch.write`): a loss of power may
     /// bring the record back.
-    Result<void> remove(const std::string& session_id);
+    Result<void> remove(const std::string& session_id) override;
     Result<std::vector<std::string>> sessions() const;
 
     /// Test hook: return a nonzero errno to make that step fail.

@@ -2,9 +2,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "host-daemon/supervisor/moves/source_runner.h"
+#include "host-daemon/supervisor/workers/worker_set.h"
+#include "proto/control/worker.pb.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -90,7 +91,7 @@ void SourceRunner::order_round(std::uint64_t number, bool resend) {
 
 void SourceRunner::send_round(Round round, bool resend) {
     next_batch_ = 1;
-    const auto begun = SerialExecutor::Clock::now();
+    const auto begun = runtime_.now();
     Result<void> outcome;
     if (resend) {
         outcome = mark_lost_unsent();
@@ -101,8 +102,7 @@ void SourceRunner::send_round(Round round, bool resend) {
         }
         outcome = unless_ended(part, send_part(part, round));
     }
-    round.stats.elapsed =
-        std::chrono::duration_cast<engine::Duration>(SerialExecutor::Clock::now() - begun);
+    round.stats.elapsed = std::chrono::duration_cast<engine::Duration>(runtime_.now() - begun);
     round.stats.batch_count = next_batch_ - 1;
     count_acknowledged(round);
     if (outcome) {
@@ -112,7 +112,7 @@ void SourceRunner::send_round(Round round, bool resend) {
     spdlog::warn("session {}: round {} failed: {}", session_id_, round.number,
                  outcome.error().to_string());
     // The machine orders the round again at once: what fails at once must not spin.
-    std::this_thread::sleep_for(kFailureDelay);
+    runtime_.sleep_for(kFailureDelay);
     feed(engine::source_event::RoundFailed{round.number, outcome.error()});
 }
 
@@ -155,22 +155,21 @@ Result<void> SourceRunner::send_graph(engine::PartId part, Round& round) {
 }
 
 Result<void> SourceRunner::send_part(engine::PartId part, Round& round) {
-    const auto looking = SerialExecutor::Clock::now();
+    const auto looking = runtime_.now();
     GANTRY_TRY(send_graph(part, round));
     GANTRY_ASSIGN(const engine::ScanResult scanned, source_.scan(part));
-    round.stats.scan +=
-        std::chrono::duration_cast<engine::Duration>(SerialExecutor::Clock::now() - looking) -
-        std::chrono::duration_cast<engine::Duration>(scanned.rested);
+    round.stats.scan += std::chrono::duration_cast<engine::Duration>(runtime_.now() - looking) -
+                        std::chrono::duration_cast<engine::Duration>(scanned.rested);
     round.stats.bytes_resident += scanned.scanned_block_count * engine::kBlockBytes;
     round.stats.bytes_changed += scanned.changed.size() * engine::kBlockBytes;
-    const auto begun = SerialExecutor::Clock::now();
+    const auto begun = runtime_.now();
     auto reported = begun;
     const std::uint64_t sent_before = round.stats.bytes_sent;
     std::uint64_t acknowledged = round.bulk ? round.bulk->acknowledged_bytes() : 0;
     for (std::size_t at = 0; at < scanned.changed.size() && !is_cut(round); at += kBatchBlocks) {
         const std::size_t count = std::min(kBatchBlocks, scanned.changed.size() - at);
         GANTRY_TRY(send_blocks(part, std::span(scanned.changed).subspan(at, count), round));
-        const auto now = SerialExecutor::Clock::now();
+        const auto now = runtime_.now();
         if (now - reported >= kProgressInterval) {
             const std::chrono::duration<double> took = now - reported;
             const std::uint64_t before =
@@ -188,7 +187,7 @@ Result<void> SourceRunner::send_part(engine::PartId part, Round& round) {
 }
 
 /// Holds precopy to the configured bandwidth. Not while frozen: the pause is worth more.
-void SourceRunner::pace(const Round& round, SerialExecutor::Clock::time_point begun,
+void SourceRunner::pace(const Round& round, Runtime::Clock::time_point begun,
                         std::uint64_t sent_before) {
     if (bandwidth_bytes_s_ == 0 || status().state != engine::SourceState::kPrecopy) {
         return;
@@ -196,8 +195,8 @@ void SourceRunner::pace(const Round& round, SerialExecutor::Clock::time_point be
     const std::chrono::duration<double> due{
         static_cast<double>(round.stats.bytes_sent - sent_before) /
         static_cast<double>(bandwidth_bytes_s_)};
-    while (!is_cut(round) && SerialExecutor::Clock::now() - begun < due) {
-        std::this_thread::sleep_for(std::chrono::milliseconds{5});
+    while (!is_cut(round) && runtime_.now() - begun < due) {
+        runtime_.sleep_for(std::chrono::milliseconds{5});
     }
 }
 
@@ -245,7 +244,7 @@ void SourceRunner::send_complete(engine::FreezeToken token, std::uint64_t round)
         if (!final_part) {
             spdlog::warn("session {}: the final state of worker {}: {}", session_id_, part.value,
                          final_part.error().to_string());
-            std::this_thread::sleep_for(kFailureDelay);  // As after a round that failed.
+            runtime_.sleep_for(kFailureDelay);  // As after a round that failed.
             feed(engine::source_event::CompleteFailed{token, final_part.error()});
             return;
         }
@@ -257,7 +256,7 @@ void SourceRunner::send_complete(engine::FreezeToken token, std::uint64_t round)
         status_.digest = digest;
     }
     message.body = std::move(complete);
-    main_.post([this, message = std::move(message)] { send(message); });
+    main_->post([this, message = std::move(message)] { send(message); });
     feed(engine::source_event::CompleteSent{token});
 }
 

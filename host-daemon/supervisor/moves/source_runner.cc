@@ -3,8 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "proto/base/random.h"
 
@@ -12,14 +12,11 @@ namespace gantry::supervisor {
 
 namespace source_event = engine::source_event;
 
-engine::TimePoint engine_now() {
-    return std::chrono::duration_cast<std::chrono::microseconds>(
-        SerialExecutor::Clock::now().time_since_epoch());
+engine::TimePoint to_engine(Runtime::Clock::time_point at) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch());
 }
 
-SerialExecutor::Clock::time_point to_clock(engine::TimePoint at) {
-    return SerialExecutor::Clock::time_point{at};
-}
+Runtime::Clock::time_point to_clock(engine::TimePoint at) { return Runtime::Clock::time_point{at}; }
 
 engine::MigrationId random_migration() {
     const auto [low, high] = random_bits();
@@ -36,39 +33,43 @@ Ticket random_ticket() {
 
 SourceRunner::SourceRunner(std::string session_id, Epoch epoch, engine::Settings settings,
                            std::string compression, std::uint64_t bandwidth_bytes_s,
-                           EpochStore& store, WorkersSource& source, SourceHooks hooks)
+                           RecordStore& store, SessionSource& source, SourceHooks hooks,
+                           Runtime& runtime)
     : session_id_(session_id),
+      runtime_(runtime),
       store_(store),
       source_(source),
       hooks_(std::move(hooks)),
       machine_(session_id, epoch, settings),
       compression_(std::move(compression)),
       bandwidth_bytes_s_(bandwidth_bytes_s),
-      main_([this] { step(source_event::Timer{}); }) {
+      slow_(runtime.make_executor({})),
+      main_(runtime.make_executor([this] { step(source_event::Timer{}); })) {
     status_.epoch = epoch;
 }
 
 void SourceRunner::stop() {
     is_stopped_ = true;
-    main_.stop();  // First: it orders no round any more, and makes no queue.
+    main_->stop();  // First: it orders no round any more, and makes no queue.
     ++cut_serial_;
     if (auto bulk = current_bulk()) {
         bulk->close();
     }
-    slow_.stop();
+    slow_->stop();
 }
 
 void SourceRunner::feed(engine::SourceEvent event) {
-    main_.post([this, event = std::move(event)] { step(event); });
+    main_->post([this, event = std::move(event)] { step(event); });
 }
 
 void SourceRunner::receive(engine::Message message, std::string peer,
                            std::shared_ptr<MessageLink> link) {
-    main_.post([this, message = std::move(message), peer = std::move(peer),
-                link = std::move(link)]() mutable {
+    main_->post([this, message = std::move(message), peer = std::move(peer),
+                 link = std::move(link)]() mutable {
         spdlog::trace("{}: received {} from {}", session_id_, engine::message_name(message), peer);
         remember_link(message.migration, peer, std::move(link));
-        step(source_event::Received{std::move(message), snapshot::random_seed(), std::move(peer)});
+        const auto [low, high] = runtime_.random_bits();
+        step(source_event::Received{std::move(message), {low, high}, std::move(peer)});
     });
 }
 
@@ -153,7 +154,7 @@ void SourceRunner::send(const engine::Message& message) {
 
 /// Bounded: whoever asks decides how often.
 void SourceRunner::log_refusal(engine::MigrationId migration, const std::string& why) {
-    if (!refusal_lines_.take()) {
+    if (!refusal_lines_.take(runtime_.now())) {
         return;
     }
     const auto asker =
@@ -165,16 +166,16 @@ void SourceRunner::log_refusal(engine::MigrationId migration, const std::string&
 void SourceRunner::persist_grant(const engine::DurableRecord& record) {
     const SaveOutcome saved = store_.save(session_id_, record);
     switch (saved.failure) {
-        case SaveFailure::kNone: step(source_event::GrantDurable{}); return;
+        case SaveFailure::kNone: outcome_ = source_event::GrantDurable{}; return;
         case SaveFailure::kProvenUnwritten:
             spdlog::error("session {}: {}", session_id_, saved.error.to_string());
-            step(source_event::GrantWriteFailed{saved.error});
+            outcome_ = source_event::GrantWriteFailed{saved.error};
             return;
         case SaveFailure::kUnknown:
             // Neither granted nor not: only the disk knows, and only after a restart.
             spdlog::critical("session {}: {}; ending to read the disk again", session_id_,
                              saved.error.to_string());
-            std::_Exit(70);
+            runtime_.end_process(70);
     }
 }
 
@@ -286,7 +287,7 @@ void SourceRunner::freeze(engine::FreezeToken token, engine::Duration deadline) 
         if (!frozen) {
             event = source_event::FreezeFailed{frozen.error()};
         }
-        main_.post([this, token, event = std::move(event)] {
+        main_->post([this, token, event = std::move(event)] {
             if (freezing_ == token) {
                 freezing_.reset();
             }
@@ -306,14 +307,14 @@ void SourceRunner::thaw() {
 void SourceRunner::release() {
     (void)source_.release();
     feed(source_event::Released{});
-    main_.post([this] { hooks_.released(); });
+    main_->post([this] { hooks_.released(); });
 }
 
 void SourceRunner::step(const engine::SourceEvent& event) {
     const engine::SourceState before = machine_.state();
     const bool awaited_attempt = machine_.awaits_attempt();
     const bool was_moving = is_moving();
-    const engine::SourceActions actions = machine_.step(event, engine_now());
+    const engine::SourceActions actions = machine_.step(event, to_engine(runtime_.now()));
     const bool ends = was_moving && !is_moving();
     publish(ends);
     if (ends && awaited_attempt) {
@@ -330,8 +331,12 @@ void SourceRunner::step(const engine::SourceEvent& event) {
         const std::lock_guard lock(mutex_);
         status_.ends = false;
     }
+    if (const auto outcome = std::exchange(outcome_, std::nullopt)) {
+        step(*outcome);
+        return;
+    }
     const auto due = machine_.next_deadline();
-    main_.set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
+    main_->set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
 }
 
 }  // namespace gantry::supervisor

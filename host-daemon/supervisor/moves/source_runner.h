@@ -1,5 +1,5 @@
-// SourceRunner: runs one session's SourceMachine with real clocks, workers, disk, peers and
-// libvirt.
+// SourceRunner: runs one session's SourceMachine with a clock, workers, disk, peers and libvirt:
+// gantryd's real ones, or those of tests/sim.
 //
 // The machine decides; this carries its actions out in order and feeds the outcomes back. Two
 // executors: `main_` steps the machine and never blocks (but for the grant's fsync, which must come
@@ -19,13 +19,14 @@
 #include <vector>
 
 #include "host-daemon/supervisor/base/compression.h"
+#include "host-daemon/supervisor/base/runtime.h"
 #include "host-daemon/supervisor/base/token_bucket.h"
 #include "host-daemon/supervisor/moves/epoch_store.h"
-#include "host-daemon/supervisor/parts/worker_state.h"
+#include "host-daemon/supervisor/parts/session_state.h"
 #include "migration/engine/source_machine.h"
 #include "migration/transport/bulk_queue.h"
 #include "migration/transport/links.h"
-#include "proto/base/serial_executor.h"
+#include "proto/base/ticket.h"
 
 namespace gantry::supervisor {
 
@@ -66,8 +67,8 @@ struct SourceStatus {
 class SourceRunner {
 public:
     SourceRunner(std::string session_id, Epoch epoch, engine::Settings settings,
-                 std::string compression, std::uint64_t bandwidth_bytes_s, EpochStore& store,
-                 WorkersSource& source, SourceHooks hooks);
+                 std::string compression, std::uint64_t bandwidth_bytes_s, RecordStore& store,
+                 SessionSource& source, SourceHooks hooks, Runtime& runtime = real_runtime());
     ~SourceRunner() { stop(); }
 
     void feed(engine::SourceEvent event);
@@ -111,8 +112,7 @@ private:
                              Round& round);
     Result<void> push(control::BulkDown batch, SentBlocks blocks, Round& round);
     static void count_acknowledged(Round& round);
-    void pace(const Round& round, SerialExecutor::Clock::time_point begun,
-              std::uint64_t sent_before);
+    void pace(const Round& round, Runtime::Clock::time_point begun, std::uint64_t sent_before);
     [[nodiscard]] bool is_cut(const Round& round) const { return cut_serial_ != round.cut_serial; }
     std::shared_ptr<BulkQueue> current_bulk() const;
     Result<void> mark_lost_unsent();
@@ -123,15 +123,16 @@ private:
     void describe();
     void thaw();
     void release();
-    void on_slow(std::function<void()> function) { slow_.post(std::move(function)); }
+    void on_slow(std::function<void()> function) { slow_->post(std::move(function)); }
     bool is_moving() const { return machine_.migration() || machine_.awaits_attempt(); }
     void publish(bool ends);
     /// For a line of the log: "; target NAME", or nothing.
     [[nodiscard]] std::string about_peer() const;
 
     const std::string session_id_;
-    EpochStore& store_;
-    WorkersSource& source_;
+    Runtime& runtime_;
+    RecordStore& store_;
+    SessionSource& source_;
     SourceHooks hooks_;
     engine::SourceMachine machine_;
 
@@ -144,6 +145,9 @@ private:
     std::vector<Link> links_;  ///< Oldest first. That of the migration under way is never dropped.
     TokenBucket refusal_lines_{4, 1};
     std::optional<engine::FreezeToken> freezing_;  ///< Under way on slow_.
+    /// What an action has ended in at once. The machine is told when those after it are carried
+    /// out.
+    std::optional<engine::SourceEvent> outcome_;
 
     // slow_ only
     std::optional<snapshot::Fingerprint> zero_block_;
@@ -160,8 +164,8 @@ private:
     std::optional<engine::MigrationId> bulk_migration_;
     SourceStatus status_;
 
-    SerialExecutor slow_;
-    SerialExecutor main_;
+    const std::unique_ptr<Executor> slow_;
+    const std::unique_ptr<Executor> main_;
 };
 
 template <typename Work>
@@ -170,7 +174,7 @@ std::optional<std::invoke_result_t<Work>> SourceRunner::run_with_workers(Work wo
     {
         const auto outcome = std::make_shared<std::promise<std::invoke_result_t<Work>>>();
         waiting = outcome->get_future();
-        slow_.post([outcome, work = std::move(work)] { outcome->set_value(work()); });
+        slow_->post([outcome, work = std::move(work)] { outcome->set_value(work()); });
     }
     try {  // the standard library tells a dropped promise by throwing; it ends here
         return waiting.get();
@@ -180,8 +184,8 @@ std::optional<std::invoke_result_t<Work>> SourceRunner::run_with_workers(Work wo
 }
 
 /// The engine's clock.
-engine::TimePoint engine_now();
-SerialExecutor::Clock::time_point to_clock(engine::TimePoint at);
+engine::TimePoint to_engine(Runtime::Clock::time_point at);
+Runtime::Clock::time_point to_clock(engine::TimePoint at);
 engine::MigrationId random_migration();
 Ticket random_ticket();
 

@@ -3,25 +3,27 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <utility>
 
 namespace gantry::supervisor {
 
 namespace target_event = engine::target_event;
 
-TargetRunner::TargetRunner(std::string session_id, engine::Settings settings, EpochStore& store,
-                           WorkersSink& sink, WorkerSet& workers, TargetHooks hooks)
+TargetRunner::TargetRunner(std::string session_id, engine::Settings settings, RecordStore& store,
+                           SessionSink& sink, TargetHooks hooks, Runtime& runtime)
     : session_id_(session_id),
+      runtime_(runtime),
       store_(store),
       sink_(sink),
-      workers_(workers),
       hooks_(std::move(hooks)),
       machine_(session_id, settings),
-      main_([this] { step(target_event::Timer{}); }) {}
+      batches_changed_(runtime.make_condition()),
+      slow_(runtime.make_executor({})),
+      main_(runtime.make_executor([this] { step(target_event::Timer{}); })) {}
 
 void TargetRunner::stop() {
-    main_.stop();
-    slow_.stop();
+    main_->stop();
+    slow_->stop();
 }
 
 void TargetRunner::begin(engine::MigrationId migration, engine::TargetCapabilities capabilities,
@@ -30,7 +32,7 @@ void TargetRunner::begin(engine::MigrationId migration, engine::TargetCapabiliti
 }
 
 void TargetRunner::feed(engine::TargetEvent event) {
-    main_.post([this, event = std::move(event)] { step(event); });
+    main_->post([this, event = std::move(event)] { step(event); });
 }
 
 void TargetRunner::receive(engine::Message message) {
@@ -90,7 +92,7 @@ struct TargetRunner::Carrier {
         runner.hooks_.finished(finished.outcome, finished.error);
     }
     void operator()(engine::action::Reserve& reserve) const {
-        runner.slow_.post([&to = runner, needs = std::move(reserve.needs), seed = reserve.seed] {
+        runner.slow_->post([&to = runner, needs = std::move(reserve.needs), seed = reserve.seed] {
             to.reserve(needs, seed);
         });
     }
@@ -106,25 +108,25 @@ struct TargetRunner::Carrier {
     }
     void operator()(const engine::action::UnmarkComplete& /*unmark*/) const {
         // The source thawed: a restart must not trust the note.
-        runner.slow_.post([&to = runner] { (void)to.sink_.mark_complete({}); });
+        runner.slow_->post([&to = runner] { (void)to.sink_.mark_complete({}); });
     }
     void operator()(const engine::action::PersistOwned& persist) const {
         runner.persist_owned(persist.record);
     }
     void operator()(const engine::action::Activate& activate) const {
-        runner.slow_.post([&to = runner, epoch = activate.epoch] { to.activate(epoch); });
+        runner.slow_->post([&to = runner, epoch = activate.epoch] { to.activate(epoch); });
     }
     void operator()(const engine::action::Retract& /*retract*/) const {
-        runner.slow_.post([&to = runner] { to.retract(); });
+        runner.slow_->post([&to = runner] { to.retract(); });
     }
     void operator()(const engine::action::Discard& /*discard*/) const {
-        runner.slow_.post([&to = runner] { (void)to.sink_.discard(); });
+        runner.slow_->post([&to = runner] { (void)to.sink_.discard(); });
     }
 };
 
 void TargetRunner::step(const engine::TargetEvent& event) {
     const engine::TargetState before = machine_.state();
-    engine::TargetActions actions = machine_.step(event, engine_now());
+    engine::TargetActions actions = machine_.step(event, to_engine(runtime_.now()));
     publish();
     if (machine_.state() != before) {
         spdlog::info("session {} (arriving): {} -> {} ({})", session_id_, to_string(before),
@@ -133,8 +135,12 @@ void TargetRunner::step(const engine::TargetEvent& event) {
     for (engine::TargetAction& action : actions) {
         std::visit(Carrier{*this}, action);
     }
+    if (const auto outcome = std::exchange(outcome_, std::nullopt)) {
+        step(*outcome);
+        return;
+    }
     const auto due = machine_.next_deadline();
-    main_.set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
+    main_->set_timer(due ? std::optional{to_clock(*due)} : std::nullopt);
 }
 
 void TargetRunner::order_apply(engine::FreezeToken token, std::vector<engine::FinalPart> parts) {
@@ -145,7 +151,7 @@ void TargetRunner::order_apply(engine::FreezeToken token, std::vector<engine::Fi
         }
         applying_ = token;
     }
-    slow_.post([this, token, parts = std::move(parts)]() mutable {
+    slow_->post([this, token, parts = std::move(parts)]() mutable {
         apply_complete(token, std::move(parts));
     });
 }
@@ -161,10 +167,10 @@ void TargetRunner::persist_owned(const engine::DurableRecord& record) {
             // Ending here and reading the disk again is the only honest way on.
             spdlog::critical("session {}: {}; ending to read the disk again", session_id_,
                              saved.error.to_string());
-            std::_Exit(70);
+            runtime_.end_process(70);
         }
     }
-    step(target_event::OwnedDurable{});
+    outcome_ = target_event::OwnedDurable{};
 }
 
 void TargetRunner::reserve(const engine::SessionNeeds& needs, engine::Seed seed) {
@@ -204,10 +210,13 @@ void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
 bool TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
     std::unique_lock lock(mutex_);
     auto entry = engine::RoundGate::Entry::kWait;
-    batches_changed_.wait(lock, [&] {
+    while (true) {
         entry = gate_.begin(round, batch, status_.state == engine::TargetState::kReceiving);
-        return entry != engine::RoundGate::Entry::kWait;
-    });
+        if (entry != engine::RoundGate::Entry::kWait) {
+            break;
+        }
+        batches_changed_->wait(lock);
+    }
     return entry == engine::RoundGate::Entry::kApply;
 }
 
@@ -230,18 +239,36 @@ void TargetRunner::end_batch(const control::BulkDown& batch, const Result<void>&
         const std::lock_guard lock(mutex_);
         return gate_.end(batch.round(), applied.ok());
     }();
-    batches_changed_.notify_all();
+    batches_changed_->notify_all();
     tell_of_round(verdict, batch.round(), applied.ok() ? Error{} : applied.error());
+}
+
+Result<void> TargetRunner::apply_graph(engine::PartId part, const control::GraphBatch& graph) {
+    engine::Seed seed;
+    {
+        std::unique_lock lock(mutex_);
+        while (is_preparing_) {
+            batches_changed_->wait(lock);
+        }
+        is_preparing_ = true;
+        seed = seed_;
+    }
+    if (!graph.images().empty()) {
+        sink_.add_images(part, graph.images());
+    }
+    const Result<void> prepared = sink_.prepare(part, seed, graph.graph());
+    {
+        const std::lock_guard lock(mutex_);
+        is_preparing_ = false;
+    }
+    batches_changed_->notify_all();
+    return prepared;
 }
 
 Result<void> TargetRunner::apply_content(const control::BulkDown& batch) {
     const engine::PartId part{batch.part_id()};
     if (batch.has_graph()) {
-        const std::lock_guard preparing(preparing_);
-        if (!batch.graph().images().empty()) {
-            sink_.add_images(part, batch.graph().images());
-        }
-        return sink_.prepare(part, seed_, batch.graph().graph());
+        return apply_graph(part, batch.graph());
     }
     engine::BlockBatch out{
         {}, batch.blocks().content(), batch.blocks().lz4(), batch.blocks().content_bytes()};
@@ -284,15 +311,11 @@ void TargetRunner::bulk_lost(const Error& why) {
 }
 
 Result<void> TargetRunner::apply_parts(const std::vector<engine::FinalPart>& parts) {
-    for (const auto& worker : workers_.all()) {  // processes that ended during precopy
-        const bool is_named = std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
-            return part.part == worker->part();
-        });
-        if (!is_named) {
-            worker->end();
-            workers_.remove(worker->part());
-        }
+    std::vector<engine::PartId> named;
+    for (const engine::FinalPart& part : parts) {
+        named.push_back(part.part);
     }
+    sink_.keep_only(named);
     engine::BlockSetDigest all;
     for (const engine::FinalPart& part : parts) {
         GANTRY_TRY(sink_.apply_final(part));
@@ -340,7 +363,7 @@ void TargetRunner::activate(Epoch epoch) {
 }
 
 void TargetRunner::retract() {
-    main_.post([this, may_have_served = sink_.retract()] {
+    main_->post([this, may_have_served = sink_.retract()] {
         if (!may_have_served) {  // a restart must not take the epoch for one that was served
             const auto known = store_.load(session_id_);
             if (known.ok() && *known && !(*known)->granted && (*known)->epoch == machine_.epoch()) {

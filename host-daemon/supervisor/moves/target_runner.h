@@ -1,12 +1,11 @@
-// TargetRunner: runs the TargetMachine of one migration attempt with real clocks, workers, disk,
-// peer and libvirt.
+// TargetRunner: runs the TargetMachine of one migration attempt with a clock, workers, disk, peer
+// and libvirt: gantryd's real ones, or those of tests/sim.
 //
 // As SourceRunner: `main_` steps the machine, `slow_` makes the control calls to workers; batches
 // are applied on the bulk streams' own threads, as RoundGate lets them in.
 // Threads: feed(), receive(), apply() and status() from any.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,10 +14,9 @@
 
 #include "host-daemon/supervisor/moves/epoch_store.h"
 #include "host-daemon/supervisor/moves/source_runner.h"
-#include "host-daemon/supervisor/parts/worker_state.h"
+#include "host-daemon/supervisor/parts/session_state.h"
 #include "migration/engine/round_gate.h"
 #include "migration/engine/target_machine.h"
-#include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
 
@@ -47,8 +45,8 @@ struct TargetStatus {
 
 class TargetRunner {
 public:
-    TargetRunner(std::string session_id, engine::Settings settings, EpochStore& store,
-                 WorkersSink& sink, WorkerSet& workers, TargetHooks hooks);
+    TargetRunner(std::string session_id, engine::Settings settings, RecordStore& store,
+                 SessionSink& sink, TargetHooks hooks, Runtime& runtime = real_runtime());
     ~TargetRunner() { stop(); }
 
     /// First event of an attempt: asks the source.
@@ -75,6 +73,7 @@ private:
     Result<void> apply_parts(const std::vector<engine::FinalPart>& parts);
     void activate(Epoch epoch);
     void retract();
+    Result<void> apply_graph(engine::PartId part, const control::GraphBatch& graph);
     bool begin_batch(std::uint64_t round, std::uint64_t batch);
     void count_bytes(const control::BulkDown& batch);
     void count_remaining();  ///< With mutex_ held.
@@ -84,22 +83,25 @@ private:
     void publish();
 
     const std::string session_id_;
-    EpochStore& store_;
-    WorkersSink& sink_;
-    WorkerSet& workers_;
+    Runtime& runtime_;
+    RecordStore& store_;
+    SessionSink& sink_;
     TargetHooks hooks_;
     engine::TargetMachine machine_;
+    /// main_ only: what an action has ended in at once. The machine is told when those after it are
+    /// carried out.
+    std::optional<engine::TargetEvent> outcome_;
 
     mutable std::mutex mutex_;  // all below
-    std::condition_variable batches_changed_;
+    const std::unique_ptr<Condition> batches_changed_;
     engine::RoundGate gate_;
     std::optional<engine::FreezeToken> applying_;
-    std::mutex preparing_;  // one graph at a time
+    bool is_preparing_ = false;  ///< One graph at a time.
     engine::Seed seed_;
     TargetStatus status_;
 
-    SerialExecutor slow_;
-    SerialExecutor main_;
+    const std::unique_ptr<Executor> slow_;
+    const std::unique_ptr<Executor> main_;
 };
 
 }  // namespace gantry::supervisor

@@ -280,6 +280,15 @@ Result<void> WorkersSink::activate(Epoch epoch) {
     return {};
 }
 
+void WorkersSink::keep_only(const std::vector<engine::PartId>& parts) {
+    for (const auto& worker : workers_.all()) {  // programs that ended during precopy
+        if (std::ranges::find(parts, worker->part()) == parts.end()) {
+            worker->end();
+            workers_.remove(worker->part());
+        }
+    }
+}
+
 bool WorkersSink::retract() {
     if (may_have_served_) {
         return true;

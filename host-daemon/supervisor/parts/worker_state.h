@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "host-daemon/supervisor/parts/session_state.h"
 #include "host-daemon/supervisor/workers/worker_set.h"
 #include "migration/engine/state.h"
 #include "proto/base/mutex.h"
@@ -31,7 +32,7 @@ struct SessionFacts {
     bool shares_region_with_target = false;
 };
 
-class WorkersSource final : public engine::StateSource {
+class WorkersSource final : public SessionSource {
 public:
     WorkersSource(WorkerSet& workers, SessionFacts facts)
         : workers_(workers), facts_(std::move(facts)) {}
@@ -66,13 +67,11 @@ public:
     /// nothing may run that the freeze has not seen.
     Result<void> add(const std::shared_ptr<Worker>& worker,
                      const std::function<Result<void>()>& serve);
-    [[nodiscard]] std::vector<engine::PartId> parts() const;
-    [[nodiscard]] bool has(engine::PartId part) const { return workers_.need(part).ok(); }
+    [[nodiscard]] std::vector<engine::PartId> parts() const override;
+    [[nodiscard]] bool has(engine::PartId part) const override { return workers_.need(part).ok(); }
     /// A worker that came while the session is announced.
     static void announce_to(Worker& worker);
-    /// A serialised control.ImageList with the part's images but for those in `known` (32 bytes
-    /// each).
-    Result<std::string> images(engine::PartId part, const std::vector<std::string>& known);
+    Result<std::string> images(engine::PartId part, const std::vector<std::string>& known) override;
 
 private:
     using EachWorker = std::function<Result<void>(const std::shared_ptr<Worker>&)>;
@@ -94,7 +93,7 @@ private:
     bool is_frozen_ GANTRY_GUARDED_BY(coming_) = false;
 };
 
-class WorkersSink final : public engine::StateSink {
+class WorkersSink final : public SessionSink {
 public:
     /// Makes the worker of a part that arrives; what it starts is in `workers` afterwards.
     using Launch = std::function<Result<std::shared_ptr<Worker>>(engine::PartId)>;
@@ -135,8 +134,8 @@ public:
     Result<void> apply_stored(engine::PartId part, std::span<const snapshot::StoredBlock> blocks);
     /// Blocks come from a file, which the workers read themselves.
     void expect_file() { from_file_ = true; }
-    /// Images that arrived for the part; handed to the worker with its next graph.
-    void add_images(engine::PartId part, std::string image_list);
+    void add_images(engine::PartId part, std::string image_list) override;
+    void keep_only(const std::vector<engine::PartId>& parts) override;
 
 private:
     Result<std::shared_ptr<Worker>> worker_for(engine::PartId part);

@@ -46,6 +46,7 @@
 #include "host-daemon/supervisor/snapshots/replacement_job.h"
 #include "host-daemon/supervisor/workers/worker_stock.h"
 #include "migration/transport/peer_server.h"
+#include "proto/base/serial_executor.h"
 #include "proto/control/gantryd.pb.h"
 
 namespace gantry::supervisor {

@@ -19,6 +19,7 @@
 #include "host-daemon/supervisor/sessions/region_watcher.h"
 #include "host-daemon/supervisor/sessions/session.h"
 #include "proto/base/mutex.h"
+#include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
 

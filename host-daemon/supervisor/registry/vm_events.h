@@ -22,6 +22,7 @@
 #include "host-daemon/supervisor/registry/ending_sessions.h"
 #include "host-daemon/supervisor/registry/hypervisor.h"
 #include "host-daemon/supervisor/registry/session_table.h"
+#include "proto/base/serial_executor.h"
 
 namespace gantry::supervisor {
 

@@ -98,7 +98,7 @@ Arrival::Arrival(ArrivalRequest request, const Config& config, WorkerStock& stoc
 
 std::shared_ptr<TargetRunner> Arrival::make_driver() {
     return std::make_shared<TargetRunner>(request_.info.id, settings_, store_, sink_,
-                                          session_->workers(), target_hooks());
+                                          target_hooks());
 }
 
 std::shared_ptr<TargetRunner> Arrival::driver() const {

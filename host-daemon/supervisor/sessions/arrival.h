@@ -12,6 +12,7 @@
 #include <string>
 
 #include "host-daemon/supervisor/moves/target_runner.h"
+#include "host-daemon/supervisor/parts/worker_state.h"
 #include "host-daemon/supervisor/sessions/session.h"
 #include "migration/transport/links.h"
 #include "proto/base/mutex.h"

@@ -14,6 +14,7 @@
 
 #include "host-daemon/scheduling/share.h"
 #include "host-daemon/supervisor/moves/source_runner.h"
+#include "host-daemon/supervisor/parts/worker_state.h"
 #include "host-daemon/supervisor/sessions/region.h"
 #include "host-daemon/supervisor/workers/worker_stock.h"
 #include "migration/libvirt/domain_info.h"

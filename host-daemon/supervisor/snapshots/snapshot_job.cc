@@ -11,6 +11,7 @@
 #include "host-daemon/supervisor/parts/part_files.h"
 #include "host-daemon/supervisor/snapshots/snapshot_pages.h"
 #include "migration/transport/message_map.h"
+#include "proto/base/serial_executor.h"
 #include "proto/snapshot/container.h"
 #include "proto/snapshot/container.pb.h"
 

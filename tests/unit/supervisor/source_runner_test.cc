@@ -10,6 +10,8 @@
 #include <string>
 #include <thread>
 
+#include "host-daemon/supervisor/parts/worker_state.h"
+
 namespace gantry::supervisor {
 namespace {
 
