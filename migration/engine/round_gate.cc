@@ -10,7 +10,7 @@ RoundGate::Entry RoundGate::begin(std::uint64_t round, std::uint64_t batch, bool
     }
     if (!is_receiving) {
         dropped_round_ = std::max(dropped_round_, round);
-        return Entry::kDrop;
+        return Entry::kUnwanted;
     }
     enter(round);
     if (round != round_ || !begun_.insert(batch).second) {
@@ -24,6 +24,7 @@ RoundGate::Entry RoundGate::begin(std::uint64_t round, std::uint64_t batch, bool
 RoundGate::Verdict RoundGate::end(std::uint64_t round, bool is_applied) {
     --at_work_;
     if (!is_applied) {
+        dropped_round_ = std::max(dropped_round_, round);
         return Verdict::kLost;
     }
     if (round != round_) {

@@ -14,9 +14,10 @@ namespace gantry::engine {
 class RoundGate {
 public:
     enum class Entry : std::uint8_t {
-        kApply = 1,  ///< end() follows.
-        kWait = 2,   ///< Ask again after the next end().
-        kDrop = 3,   ///< Stale, a repetition, or not wanted now.
+        kApply = 1,     ///< end() follows.
+        kWait = 2,      ///< Ask again after the next end().
+        kDrop = 3,      ///< Stale, or a repetition.
+        kUnwanted = 4,  ///< Not now: it must be sent again, so it is not acknowledged.
     };
     enum class Verdict : std::uint8_t {
         kOpen = 1,
@@ -27,7 +28,7 @@ public:
     /// Before a batch is applied. Unless `is_receiving` complete state is held, and not touched.
     [[nodiscard]] Entry begin(std::uint64_t round, std::uint64_t batch, bool is_receiving);
     Verdict end(std::uint64_t round, bool is_applied);
-    /// From MsgRoundEnd.
+    /// From MsgRoundEnd. A round that is lost is said to be so each time: the word may get lost.
     Verdict await(std::uint64_t round, std::uint64_t batch_count);
     /// The newest that was heard of; 0: none.
     [[nodiscard]] std::uint64_t round() const { return round_; }
@@ -40,7 +41,7 @@ private:
     std::set<std::uint64_t> begun_;
     std::uint64_t applied_count_ = 0;
     std::optional<std::uint64_t> awaited_count_;
-    std::uint64_t dropped_round_ = 0;  ///< The newest with a batch that was not wanted.
+    std::uint64_t dropped_round_ = 0;  ///< The newest with a batch that was not wanted, or failed.
     std::uint64_t at_work_ = 0;        ///< Batches being applied ...
     std::uint64_t at_work_round_ = 0;  ///< ... all of one round.
 };

@@ -206,8 +206,8 @@ void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
                   {Code::kAborted, "stream.dropped", "batches came while complete state was held"});
 }
 
-/// True: apply it. False: too late, or a repetition.
-bool TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
+/// When it is known what is to become of it.
+engine::RoundGate::Entry TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
     std::unique_lock lock(mutex_);
     auto entry = engine::RoundGate::Entry::kWait;
     while (true) {
@@ -217,7 +217,7 @@ bool TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
         }
         batches_changed_->wait(lock);
     }
-    return entry == engine::RoundGate::Entry::kApply;
+    return entry;
 }
 
 void TargetRunner::count_bytes(const control::BulkDown& batch) {
@@ -287,7 +287,12 @@ Result<void> TargetRunner::apply_content(const control::BulkDown& batch) {
 
 Result<void> TargetRunner::apply(const control::BulkDown& batch) {
     count_bytes(batch);
-    if (!begin_batch(batch.round(), batch.batch())) {
+    const auto entry = begin_batch(batch.round(), batch.batch());
+    if (entry == engine::RoundGate::Entry::kUnwanted) {
+        return Error{Code::kAborted, "stream.dropped",
+                     "a batch came while complete state was held"};
+    }
+    if (entry != engine::RoundGate::Entry::kApply) {
         return {};
     }
     const Result<void> applied = apply_content(batch);

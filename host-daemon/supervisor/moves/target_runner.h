@@ -55,6 +55,7 @@ public:
     void feed(engine::TargetEvent event);
     void receive(engine::Message message);
     /// One batch from a bulk stream. Success: acknowledge it (applied, or too late to matter).
+    /// Not acknowledged, its blocks are sent again with the round.
     Result<void> apply(const control::BulkDown& batch);
     /// A bulk stream broke: the round under way has to be sent again.
     void bulk_lost(const Error& why);
@@ -74,7 +75,7 @@ private:
     void activate(Epoch epoch);
     void retract();
     Result<void> apply_graph(engine::PartId part, const control::GraphBatch& graph);
-    bool begin_batch(std::uint64_t round, std::uint64_t batch);
+    engine::RoundGate::Entry begin_batch(std::uint64_t round, std::uint64_t batch);
     void count_bytes(const control::BulkDown& batch);
     void count_remaining();  ///< With mutex_ held.
     void end_batch(const control::BulkDown& batch, const Result<void>& applied);

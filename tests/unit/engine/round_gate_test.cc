@@ -41,7 +41,7 @@ TEST(RoundGate, ANewerRoundWaitsForTheOlderOnesBatches) {
 
 TEST(RoundGate, ARoundWithABatchThatWasNotWantedIsLost) {
     RoundGate gate;
-    EXPECT_EQ(gate.begin(1, 0, false), Entry::kDrop);
+    EXPECT_EQ(gate.begin(1, 0, false), Entry::kUnwanted) << "it must not be acknowledged";
     EXPECT_EQ(gate.await(1, 1), Verdict::kLost);
     EXPECT_EQ(gate.begin(2, 0, true), Entry::kApply);
     EXPECT_EQ(gate.await(2, 1), Verdict::kOpen) << "the next one is not";
@@ -55,7 +55,9 @@ TEST(RoundGate, ABatchThatFailedIsNotCounted) {
     EXPECT_EQ(gate.begin(1, 1, true), Entry::kApply);
     EXPECT_EQ(gate.end(1, false), Verdict::kLost);
     EXPECT_EQ(gate.end(1, true), Verdict::kOpen);
+    EXPECT_EQ(gate.await(1, 2), Verdict::kLost) << "whoever was told so may not have heard it";
     EXPECT_EQ(gate.begin(2, 0, true), Entry::kApply);
+    EXPECT_EQ(gate.await(2, 2), Verdict::kOpen);
 }
 
 }  // namespace
