@@ -28,7 +28,7 @@ TEST_P(CarrierSeeds, OneOwnerNoBlockLostNobodyWaitsEverySeedEnds) {
     EXPECT_GT(sum.crash_count, kSlice / 2);
     EXPECT_GT(sum.returned_count, kSlice / 100);
 }
-INSTANTIATE_TEST_SUITE_P(FifteenHundred, CarrierSeeds, testing::Range<std::uint64_t>(0, 3));
+INSTANTIATE_TEST_SUITE_P(TwoThousandFiveHundred, CarrierSeeds, testing::Range<std::uint64_t>(0, 5));
 
 TEST(CarrierSeedsRepeat, AreReproducible) {
     for (std::uint64_t seed = 1; seed < 30; ++seed) {

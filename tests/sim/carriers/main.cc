@@ -11,7 +11,7 @@
 #include "tests/sim/carriers/carriers.h"
 
 int main(int argc, char** argv) {
-    std::uint64_t seeds = 1'500;
+    std::uint64_t seeds = 2'500;
     std::uint64_t start = 1;
     bool keeps_going = false;
     gantry::sim::Options options;

@@ -271,6 +271,9 @@ Result<void> SimSource::fence(bool guest_is_here) {
 Result<void> SimSource::unfence(Epoch epoch) {
     take(50, 3'000);
     if (host_.worker && host_.worker->serves_role) {
+        if (!host_.disk || host_.disk->granted || host_.disk->epoch != epoch) {
+            world_.violate("a session is taken back, and the disk says that it is given away");
+        }
         host_.worker->fenced = host_.worker->tells = false;
         host_.worker->epoch = epoch;
         ++world_.verdict.returned_count;
