@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """What gantryd gives to Prometheus: read by the Python client's own parser, held to the rules of
-`promtool check metrics` (which is asked, too, where it is installed), and right.
+`promtool check metrics` (which is asked, too, where it is installed), and right. The dashboard and
+the alert rules of migration/monitoring name metrics that are there, and no others.
 
 Two gantryds on loopback; a program runs, a move of it is refused, another one goes through.
 """
 
 import argparse
+import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +24,7 @@ import guard
 from daemons import Daemon, Failure, free_port, make_certificates, running, wait_until
 from programs import Program
 
+MONITORING = pathlib.Path(__file__).resolve().parents[2] / "migration" / "monitoring"
 WRITER = pathlib.Path(__file__).resolve().parent / "not_converging.py"
 WRITER_BYTES = 64 << 20
 UNITS = ("bytes", "seconds", "ratio", "info", "total")
@@ -35,6 +39,8 @@ def expect(condition, text):
 class Scrape:
     """The families of one gantryd, by name, without those of the library's own server."""
 
+    seen = set()  # Names of all samples of all scrapes.
+
     def __init__(self, daemon):
         url = f"http://127.0.0.1:{daemon.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=30) as answer:
@@ -43,6 +49,7 @@ class Scrape:
                          for family in text_string_to_metric_families(self.text)}
         self.ours = {name: family for name, family in self.families.items()
                      if name.startswith("gantry_")}
+        Scrape.seen |= {sample.name for family in self.ours.values() for sample in family.samples}
 
     def samples(self, name, **labels):
         return [sample for family in self.ours.values() for sample in family.samples
@@ -99,6 +106,25 @@ def check_with_promtool(scrape):
     print("promtool finds nothing")
 
 
+def check_monitoring():
+    """After everything else: what any gantryd has told meanwhile is what may be named."""
+    board = json.loads((MONITORING / "grafana.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked += [one["query"] for one in board["templating"]["list"]]
+    for name, text in (("grafana.json", "\n".join(asked)),
+                       ("alerts.yml", (MONITORING / "alerts.yml").read_text())):
+        named = set(re.findall(r"\bgantry_[a-z_]+\b", text))
+        expect(len(named) > 5, f"{name} names {named}")
+        expect(named <= Scrape.seen, f"{name} names what no gantryd tells: {named - Scrape.seen}")
+    ids = [panel["id"] for panel in board["panels"]]
+    expect(len(ids) == len(set(ids)) > 8, f"panels {ids}")
+    if shutil.which("promtool") is not None:
+        done = subprocess.run(["promtool", "check", "rules", MONITORING / "alerts.yml"], text=True,
+                              capture_output=True, timeout=60)
+        expect(done.returncode == 0 and "8 rules found" in done.stdout, f"promtool: {done}")
+    print("dashboard and alert rules name metrics that are there")
+
+
 def pull(source, target, session):
     return target.gantry("pull", session, "--from", f"127.0.0.1:{source.port}", "--handover",
                          source.handover_socket)
@@ -113,6 +139,10 @@ def try_all(build, folder):
         daemon = Daemon(build, folder, name, free_port(),
                         extra={"metrics": f'listen = "127.0.0.1:{port}"\n', "migration": migration})
         daemon.metrics_port = port
+        if name == "b":  # libvirt's own test driver; its VM is none of ours
+            config = daemon.folder / "gantryd.toml"
+            config.write_text(config.read_text().replace('libvirt_uri = ""',
+                                                         'libvirt_uri = "test:///default"'))
         daemons.append(daemon)
     source, target = daemons
     with running(source, target):
@@ -124,6 +154,8 @@ def try_all(build, folder):
             session = wait_until("a session", source.sessions)[0]["session_id"]
             check_running(source, session)
             check_moves(source, target, session, program)
+            wait_until("libvirt", lambda: Scrape(target).value("gantry_libvirt_connected") == 1)
+            check_monitoring()
         except Failure as failure:
             raise Failure(f"{failure}\n{source.log_text()}{target.log_text()}") from failure
         finally:

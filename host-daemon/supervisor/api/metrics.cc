@@ -56,6 +56,10 @@ Labels labels_of(const control::SessionStatus& session, Labels more = {}) {
     return more;
 }
 
+Labels labels_of(const MoveCounters::Whose& whose) {
+    return {{"direction", whose.direction}, {"domain", whose.vm_name}, {"vm_uuid", whose.vm_uuid}};
+}
+
 using WorkerField = std::uint64_t (control::WorkerInfo::*)() const;
 
 struct WorkerMetric {
@@ -142,21 +146,21 @@ void put_ended_moves(FamilyList& list, const MoveCounters& counters) {
     MetricFamily& wire =
         list.add("gantry_moves_sent_bytes_total", "Bytes on the wire for moves that have ended.",
                  MetricType::Counter);
-    for (const auto& [direction, all] : counters.by_direction()) {
-        put(wire, static_cast<double>(all.wire_bytes), {{"direction", direction}});
+    for (const auto& [whose, all] : counters.moves()) {
+        put(wire, static_cast<double>(all.wire_bytes), labels_of(whose));
     }
     MetricFamily& duration =
         list.add("gantry_move_duration_seconds", "From the beginning of a move to its success.",
                  MetricType::Histogram);
-    for (const auto& [direction, all] : counters.by_direction()) {
-        put_histogram(duration, all.duration, {{"direction", direction}});
+    for (const auto& [whose, all] : counters.moves()) {
+        put_histogram(duration, all.duration, labels_of(whose));
     }
     MetricFamily& downtime =
         list.add("gantry_move_downtime_seconds",
                  "How long a move has paused its programs' GPU work.", MetricType::Histogram);
-    for (const auto& [direction, all] : counters.by_direction()) {
-        if (direction == "outgoing") {
-            put_histogram(downtime, all.downtime, {{"direction", direction}});
+    for (const auto& [whose, all] : counters.moves()) {
+        if (whose.direction == "outgoing") {
+            put_histogram(downtime, all.downtime, labels_of(whose));
         }
     }
 }

@@ -2,9 +2,14 @@
 
 namespace gantry::supervisor {
 
-void MoveCounters::note(const control::MoveProgress& move) {
+void MoveCounters::note(const control::SessionStatus& status) {
+    const control::MoveProgress& move = status.move();
     ++ends_[{move.direction(), move.outcome(), move.error_reason()}];
-    ByDirection& all = by_direction_[move.direction()];
+    Whose whose{move.direction(), status.vm_name(), status.vm_uuid()};
+    if (!moves_.contains(whose) && moves_.size() >= kVmsMax) {
+        whose.vm_name = whose.vm_uuid = "";
+    }
+    Moves& all = moves_[whose];
     all.wire_bytes += move.bytes_on_wire();
     if (move.outcome() != "moved") {
         return;

@@ -45,23 +45,30 @@ public:
         std::string reason;     ///< Reason id of one that was not moved; else empty.
         friend auto operator<=>(const End&, const End&) = default;
     };
-    struct ByDirection {
+    /// Whose moves: a VM has its own, until there are kVmsMax; then, as for programs of the host
+    /// itself, the names are empty.
+    struct Whose {
+        std::string direction;
+        std::string vm_name;
+        std::string vm_uuid;
+        friend auto operator<=>(const Whose&, const Whose&) = default;
+    };
+    static constexpr std::size_t kVmsMax = 256;
+    struct Moves {
         SecondsHistogram<10> duration{{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800}};
         /// Of outgoing moves: the pause is measured where it begins.
         SecondsHistogram<11> downtime{{0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30, 60}};
         std::uint64_t wire_bytes = 0;
     };
 
-    /// A move that has its outcome.
-    void note(const control::MoveProgress& move);
+    /// `status` has a move that has its outcome.
+    void note(const control::SessionStatus& status);
     [[nodiscard]] const std::map<End, std::uint64_t>& ends() const { return ends_; }
-    [[nodiscard]] const std::map<std::string, ByDirection>& by_direction() const {
-        return by_direction_;
-    }
+    [[nodiscard]] const std::map<Whose, Moves>& moves() const { return moves_; }
 
 private:
     std::map<End, std::uint64_t> ends_;
-    std::map<std::string, ByDirection> by_direction_;
+    std::map<Whose, Moves> moves_;
 };
 
 }  // namespace gantry::supervisor

@@ -199,7 +199,7 @@ void HostStatus::note_ended(const SessionTable::Here& session, engine::Outcome o
     fill_source_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
     const MutexLock lock(mutex_);
-    counters_.note(out.move());
+    counters_.note(out);
     history_.note(std::move(out));
 }
 
@@ -213,7 +213,7 @@ void HostStatus::note_ended(const Arrival& arrival, engine::Outcome outcome, con
     fill_target_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
     const MutexLock lock(mutex_);
-    counters_.note(out.move());
+    counters_.note(out);
     history_.note(std::move(out));
 }
 
