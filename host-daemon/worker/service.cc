@@ -22,6 +22,9 @@ namespace gantry::worker {
 namespace {
 
 constexpr int kPollMs = 200;
+/// While the guest's first command is awaited after an activation: gantryd stamps its event.
+constexpr int kFirstPollMs = 5;
+constexpr std::chrono::seconds kFirstPolls{5};
 constexpr std::chrono::seconds kComeMax{60};
 
 /// Address randomisation is off: the driver then gives the variables of modules the same addresses
@@ -82,7 +85,7 @@ int Service::run() {
         pollfd waiting[3] = {{listener_.fd(), POLLIN, 0},
                              {connection_.valid() ? connection_.fd() : -1, POLLIN, 0},
                              {guest_socket_.valid() ? guest_socket_.get() : -1, POLLIN, 0}};
-        const int ready = poll(waiting, 3, kPollMs);
+        const int ready = poll(waiting, 3, poll_ms());
         flush_events();
         if (ready <= 0) {
             continue;
@@ -152,8 +155,13 @@ void Service::send_event(const control::Event& event) {
     (void)connection_.send_message(message);
 }
 
+int Service::poll_ms() const {
+    return std::chrono::steady_clock::now() < first_awaited_until_ ? kFirstPollMs : kPollMs;
+}
+
 void Service::flush_events() {
     if (first_command_.exchange(0) != 0) {
+        first_awaited_until_ = {};
         control::Event event;
         event.mutable_first_request();
         send_event(event);
@@ -561,6 +569,7 @@ Result<void> Service::activate(const control::Activate& activate, Descriptors& i
     GANTRY_TRY(execution_->take_over(std::move(attached_), *part_->target.channel_state(), epoch_));
     part_->source.end_precopy();
     restoring_ = false;
+    first_awaited_until_ = std::chrono::steady_clock::now() + kFirstPolls;
     return {};
 }
 

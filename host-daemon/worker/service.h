@@ -58,6 +58,7 @@ private:
     void check_guest();
     void end_connections_work();
     void flush_events();
+    [[nodiscard]] int poll_ms() const;
 
     Result<void> warm(const control::Warm& warm);
     Result<void> open_device(const control::DeviceChoice& device);
@@ -141,6 +142,7 @@ private:
     bool done_ = false;
     std::atomic<bool> goodbye_{false};
     std::atomic<std::uint64_t> first_command_{0};
+    std::chrono::steady_clock::time_point first_awaited_until_;  ///< Control thread.
     Mutex failure_mutex_;
     std::optional<Error> failure_ GANTRY_GUARDED_BY(failure_mutex_);
 };

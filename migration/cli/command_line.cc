@@ -38,6 +38,9 @@ struct Arguments {
     std::string source;
     std::string handover;
     std::string cause = "-";
+    std::string migration_id;
+    TimelineFiles timeline;
+    bool once = false;
     bool forever = false;
     bool wait = false;
     bool suspend = false;
@@ -99,6 +102,11 @@ void add_commands(Command& commands, Arguments& a) {
     session(commands.add("status", "List sessions, their programs and moves under way",
                          [&] { return run_status(a.context, a.session); }),
             false);
+    commands
+        .add("top",
+             "Follow VMs, their programs, GPU memory, calls a second and moves, once a second",
+             [&] { return run_top(a.context, a.once); })
+        ->add_flag("--once", a.once, "print once, after a second, and end");
     auto* preflight = commands.add("preflight", "Say whether a session could move, and why not",
                                    [&] { return run_preflight(a.context, a.session, a.target); });
     session(preflight, true);
@@ -112,6 +120,18 @@ void add_commands(Command& commands, Arguments& a) {
     watch->add_flag("--forever", a.forever, "go on after the move has ended");
     watch->add_flag("--wait", a.wait,
                     "wait for a session that is not here, such as one that moves to this host");
+    auto* timeline = commands.add(
+        "timeline",
+        "Show a session's last move stamp by stamp, on both hosts: libvirt's job, GPU rounds, "
+        "pause, grant, first answer; printed, or as a picture",
+        [&] { return run_timeline(a.context, a.session, a.migration_id, a.timeline); });
+    session(timeline, true);
+    timeline->add_option("--migration", a.migration_id, "id of another move than the last");
+    timeline->add_option("--svg", a.timeline.svg, "file for a picture");
+    timeline->add_option("--html", a.timeline.html,
+                         "file for a page with the picture and every stamp; needs no network");
+    timeline->add_option("--chrome", a.timeline.chrome,
+                         "file for Perfetto or chrome://tracing, as JSON");
     session(commands.add("abort", "Abort a move under way; the session stays where it is",
                          [&] { return run_abort(a.context, a.session); }),
             true);

@@ -5,15 +5,22 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "migration/cli/snapshot_file.h"
+#include "migration/cli/timeline_forms.h"
+#include "migration/cli/top.h"
 #include "proto/base/did_you_mean.h"
 #include "proto/base/standard_output.h"
 #include "proto/snapshot/object_graph.pb.h"
@@ -129,6 +136,18 @@ std::string host_name() {
     return name;
 }
 
+Result<void> write_file(const std::string& path, const std::string& text) {
+    std::ofstream file(path, std::ios::trunc | std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) {
+        return Error{Code::kUnavailable, "command.output",
+                     "cannot write " + path + ": " + std::strerror(errno) +
+                         "; name a file in a folder that you may write"};
+    }
+    return {};
+}
+
 std::string absolute(const std::string& path) {
     std::error_code ignored;
     const auto full = std::filesystem::absolute(path, ignored);
@@ -151,6 +170,33 @@ int run_status(const Context& context, const std::string& session) {
             session);
     }
     return show(context, reply, status_text(reply));
+}
+
+int run_top(const Context& context, bool once) {
+    constexpr std::chrono::seconds kBetween{1};
+    constexpr char kClear[] = "\033[H\033[J";
+    control::ListSessionsReply before;
+    std::chrono::steady_clock::time_point read_at;
+    for (bool is_first = true;; is_first = false) {
+        control::ListSessionsReply now;
+        if (const auto asked = ask(context, &Stub::ListSessions, {}, &now); !asked) {
+            return fail(context, asked.error());
+        }
+        const auto at = std::chrono::steady_clock::now();
+        if (!is_first) {
+            const TopReadings readings{before, now,
+                                       std::chrono::duration<double>(at - read_at).count()};
+            const std::string text = context.form == Form::kJson
+                                         ? json_text(top_json(readings), once)
+                                         : (once ? "" : kClear) + top_text(readings);
+            if (const int printed = print(context, text); printed != kDone || once) {
+                return printed;
+            }
+        }
+        before = std::move(now);
+        read_at = at;
+        std::this_thread::sleep_for(kBetween);
+    }
 }
 
 int run_preflight(const Context& context, const std::string& session, const std::string& target) {
@@ -185,6 +231,34 @@ int run_watch(const Context& context, const std::string& session, Watching watch
     }
     const auto status = reader->Finish();
     return status.ok() ? kDone : fail(context, client.explain(status), session);
+}
+
+int run_timeline(const Context& context, const std::string& session,
+                 const std::string& migration_id, const TimelineFiles& files) {
+    control::MoveRecordsRequest request;
+    request.set_session(session);
+    request.set_migration_id(migration_id);
+    control::MoveRecordsReply reply;
+    if (const auto asked = ask(context, &Stub::MoveRecords, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
+    }
+    const Timeline timeline = make_timeline(reply);
+    bool is_written = false;
+    for (const auto& [path, form] :
+         {std::pair{&files.svg, &timeline_svg}, std::pair{&files.html, &timeline_html},
+          std::pair{&files.chrome, &timeline_chrome}}) {
+        if (path->empty()) {
+            continue;
+        }
+        if (const auto written = write_file(*path, form(timeline)); !written) {
+            return fail(context, written.error());
+        }
+        is_written = true;
+    }
+    if (is_written && context.form == Form::kText) {
+        return kDone;
+    }
+    return show(context, reply, timeline_text(timeline));
 }
 
 int run_abort(const Context& context, const std::string& session) {

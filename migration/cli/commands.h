@@ -14,12 +14,23 @@ struct Context {
 };
 
 int run_status(const Context& context, const std::string& session);
+/// Reads twice, a second apart; `once`: then ends, else goes on until it is ended.
+int run_top(const Context& context, bool once);
 int run_preflight(const Context& context, const std::string& session, const std::string& target);
 struct Watching {
     bool until_ended = true;  ///< Ends with the move under way, or the next.
     bool wait = false;        ///< A session that is not here may come.
 };
 int run_watch(const Context& context, const std::string& session, Watching watching);
+/// Of a session's last move, or of the one named. A form whose file is not named is not written;
+/// without any it is printed.
+struct TimelineFiles {
+    std::string svg;
+    std::string html;
+    std::string chrome;
+};
+int run_timeline(const Context& context, const std::string& session,
+                 const std::string& migration_id, const TimelineFiles& files);
 int run_abort(const Context& context, const std::string& session);
 /// Becomes gantryd, which knows what a host needs. `config` empty: its usual file.
 int run_validate(const Context& context, const std::string& config);

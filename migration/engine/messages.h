@@ -137,9 +137,17 @@ using MessageBody =
                  MsgRefused, MsgRoundEnd, MsgConverged, MsgComplete, MsgThawed, MsgGrant,
                  MsgGrantRefused, MsgReleased, MsgAbort, MsgAlive>;
 
+/// By which the records of both hosts are laid beside each other. No machine looks at it.
+struct MessageTime {
+    std::uint64_t sent_us = 0;  ///< By the sender's monotonic clock; 0: not told.
+    /// The least so far of (the sender's clock at a receipt) - (sent_us of what it received).
+    std::optional<std::int64_t> least_us;
+};
+
 struct Message {
     MigrationId migration;
     MessageBody body;
+    MessageTime time = {};
 };
 
 /// "MsgPrepare" and so on, for logs.

@@ -259,6 +259,12 @@ control::EngineMessage to_proto(const engine::Message& message) {
     control::EngineMessage out;
     *out.mutable_migration() = to_proto(message.migration);
     std::visit(Writer{out}, message.body);
+    if (message.time.sent_us != 0) {
+        out.mutable_time()->set_sent_us(message.time.sent_us);
+        if (message.time.least_us) {
+            out.mutable_time()->set_least_us(*message.time.least_us);
+        }
+    }
     return out;
 }
 
@@ -266,6 +272,10 @@ Result<engine::Message> from_proto(const control::EngineMessage& message) {
     engine::Message out;
     out.migration = from_proto(message.migration());
     GANTRY_ASSIGN(out.body, body_from(message));
+    out.time.sent_us = message.time().sent_us();
+    if (message.time().has_least_us()) {
+        out.time.least_us = message.time().least_us();
+    }
     return out;
 }
 

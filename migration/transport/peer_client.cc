@@ -20,6 +20,7 @@ namespace gantry::transport {
 namespace {
 
 constexpr std::chrono::seconds kCallDeadline{8};
+constexpr std::chrono::seconds kRecordDeadline{2};  ///< Nobody waits for it but gantryd's end.
 constexpr std::size_t kEarlyMessagesMax = 8;
 constexpr std::chrono::milliseconds kRedialFirst{100};
 constexpr std::chrono::milliseconds kRedialMax{2000};
@@ -345,6 +346,19 @@ Result<engine::SessionNeeds> PeerClient::needs(const std::string& session_id) {
         return from_status(status);
     }
     return from_proto(reply.needs());
+}
+
+Result<control::MoveRecord> PeerClient::share_record(const control::MoveRecord& record) {
+    const auto stub = control::Peer::NewStub(make_channel(impl_->address_, impl_->tls_));
+    control::ShareRecordRequest request;
+    *request.mutable_record() = record;
+    control::ShareRecordReply reply;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kRecordDeadline);
+    if (const auto status = stub->ShareRecord(&context, request, &reply); !status.ok()) {
+        return from_status(status);
+    }
+    return std::move(*reply.mutable_record());
 }
 
 std::unique_ptr<TargetLink> PeerClient::pull(const std::string& session_id,

@@ -28,6 +28,8 @@ public:
     Result<void> hello();
     Result<engine::TargetCapabilities> capabilities();
     Result<engine::SessionNeeds> needs(const std::string& session_id);
+    /// After a move from there to here: hands this host's record over. The source's.
+    Result<control::MoveRecord> share_record(const control::MoveRecord& record);
     /// After a successful hello(): the streams of a move of `session_id` from there to here.
     std::unique_ptr<TargetLink> pull(const std::string& session_id, TargetLinkHandlers handlers);
 

@@ -117,6 +117,21 @@ public:
         return grpc::Status::OK;
     }
 
+    grpc::Status ShareRecord(grpc::ServerContext* context,
+                             const control::ShareRecordRequest* request,
+                             control::ShareRecordReply* reply) override {
+        const auto caller = admit(*context);
+        if (!caller) {
+            return to_status(caller.error());
+        }
+        auto own = backend_.share_record(request->record(), *caller);
+        if (!own) {
+            return to_status(own.error());
+        }
+        *reply->mutable_record() = std::move(*own);
+        return grpc::Status::OK;
+    }
+
     grpc::Status Move(grpc::ServerContext* context, MoveStream* stream) override {
         const auto caller = admit(*context);
         if (!caller) {

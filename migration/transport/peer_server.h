@@ -29,6 +29,9 @@ public:
                                             const std::string& peer) = 0;
     /// A host called that may not; at most once a second, for the log.
     virtual void turned_away(const std::string& peer, const std::string& address) = 0;
+    /// The record that `peer` has of a move to it that has ended; this host's of the same move.
+    virtual Result<control::MoveRecord> share_record(const control::MoveRecord& record,
+                                                     const std::string& peer) = 0;
 };
 
 class PeerServer {

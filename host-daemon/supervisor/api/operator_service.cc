@@ -76,6 +76,10 @@ public:
         }
         return grpc::Status::OK;
     }
+    grpc::Status MoveRecords(grpc::ServerContext*, const control::MoveRecordsRequest* request,
+                             control::MoveRecordsReply* reply) override {
+        return finish(registry_.records().find(request->session(), request->migration_id()), reply);
+    }
     grpc::Status Abort(grpc::ServerContext*, const control::AbortRequest* request,
                        control::AbortReply* reply) override {
         auto aborted = registry_.abort(request->session());

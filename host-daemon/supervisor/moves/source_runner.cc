@@ -16,6 +16,10 @@ engine::TimePoint to_engine(Runtime::Clock::time_point at) {
     return std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch());
 }
 
+std::uint64_t to_microseconds(Runtime::Clock::time_point at) {
+    return static_cast<std::uint64_t>(to_engine(at).count());
+}
+
 Runtime::Clock::time_point to_clock(engine::TimePoint at) { return Runtime::Clock::time_point{at}; }
 
 engine::MigrationId random_migration() {
@@ -64,12 +68,18 @@ void SourceRunner::feed(engine::SourceEvent event) {
 
 void SourceRunner::receive(engine::Message message, std::string peer,
                            std::shared_ptr<MessageLink> link) {
-    main_->post([this, message = std::move(message), peer = std::move(peer),
-                 link = std::move(link)]() mutable {
+    main_->post([this, message = std::move(message), peer = std::move(peer), link = std::move(link),
+                 at_us = to_microseconds(runtime_.now())]() mutable {
         spdlog::trace("{}: received {} from {}", session_id_, engine::message_name(message), peer);
-        remember_link(message.migration, peer, std::move(link));
+        const engine::MigrationId migration = message.migration;
+        const engine::MessageTime time = message.time;
+        remember_link(migration, peer, std::move(link));
         const auto [low, high] = runtime_.random_bits();
-        step(source_event::Received{std::move(message), {low, high}, std::move(peer)});
+        step(source_event::Received{std::move(message), {low, high}, peer});
+        if (machine_.migration() == migration && machine_.peer() == peer) {
+            hooks_.log.note_peer(migration, peer);
+            hooks_.log.note_heard(migration, time, at_us);
+        }
     });
 }
 
@@ -141,9 +151,11 @@ void SourceRunner::publish(bool ends) {
 
 void SourceRunner::send(const engine::Message& message) {
     spdlog::trace("{}: sends {}", session_id_, engine::message_name(message));
+    engine::Message stamped = message;
+    stamped.time = hooks_.log.stamp_message(message.migration);
     for (const Link& one : links_) {
         if (one.migration == message.migration) {
-            one.link->send(message);
+            one.link->send(stamped);
         }
     }
     const auto* refused = std::get_if<engine::MsgRefused>(&message.body);
@@ -189,9 +201,11 @@ struct SourceRunner::Carrier {
     void operator()(const engine::action::Alert& alert) const {
         spdlog::warn("session {}: {}{}", runner.session_id_, alert.error.to_string(),
                      runner.about_peer());
+        runner.hooks_.log.note(runner.machine_.migration(), {"alert", alert.error.to_string()});
         runner.hooks_.alert(alert.kind, alert.error);
     }
     void operator()(const engine::action::ReportProgress& report) const {
+        runner.hooks_.log.sample(runner.machine_.migration(), report.progress);
         runner.hooks_.progress(report.progress);
     }
     void operator()(const engine::action::Finished& finished) const {
@@ -207,13 +221,16 @@ struct SourceRunner::Carrier {
         runner.on_slow([&to = runner, seed = begin.seed] { to.begin_precopy(seed); });
     }
     void operator()(const engine::action::SendRound& send) const {
+        runner.hooks_.log.note(runner.machine_.migration(), {"round_begun", "", send.round});
         runner.order_round(send.round, false);
     }
     void operator()(const engine::action::ResendRound& resend) const {
+        runner.hooks_.log.note(runner.machine_.migration(), {"round_begun", "again", resend.round});
         ++runner.cut_serial_;  // the failed round, if it is still being sent
         runner.order_round(resend.round, true);
     }
     void operator()(const engine::action::Freeze& freeze) const {
+        runner.hooks_.log.note(freeze.token.migration, {"freeze", "", freeze.token.count});
         runner.freeze(freeze.token, freeze.deadline);
     }
     void operator()(const engine::action::SendComplete& send) const {
@@ -253,7 +270,10 @@ struct SourceRunner::Carrier {
     void operator()(const engine::action::Release& /*release*/) const {
         runner.on_slow([&to = runner] { to.release(); });
     }
-    void operator()(const engine::action::AbortJob& /*abort*/) const { runner.hooks_.abort_job(); }
+    void operator()(const engine::action::AbortJob& /*abort*/) const {
+        runner.hooks_.log.note(runner.machine_.migration(), {"abort_job"});
+        runner.hooks_.abort_job();
+    }
     void operator()(const engine::action::RenewTicket& /*renew*/) const {
         runner.hooks_.renew_ticket(runner.machine_.epoch());
     }
@@ -263,6 +283,63 @@ struct SourceRunner::Carrier {
 std::string SourceRunner::about_peer() const {
     const std::string peer = status().peer;
     return peer.empty() ? "" : "; target " + peer;
+}
+
+struct SourceRunner::Stamps {
+    std::optional<MoveStamp> operator()(const source_event::Received& event) const {
+        return std::visit(*this, event.message.body);
+    }
+    std::optional<MoveStamp> operator()(const source_event::RoundSent& event) const {
+        return MoveStamp{"round_sent", "", event.round, event.stats.bytes_content};
+    }
+    std::optional<MoveStamp> operator()(const source_event::RoundFailed& event) const {
+        return MoveStamp{"round_failed", event.error.to_string(), event.round};
+    }
+    std::optional<MoveStamp> operator()(const source_event::Frozen& event) const {
+        return MoveStamp{"frozen", "", event.token.count};
+    }
+    std::optional<MoveStamp> operator()(const source_event::GrantDurable&) const {
+        return MoveStamp{"granted"};
+    }
+    std::optional<MoveStamp> operator()(const source_event::Thawed&) const {
+        return MoveStamp{"thawed"};
+    }
+    std::optional<MoveStamp> operator()(const source_event::Released&) const {
+        return MoveStamp{"released"};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgPrepare& message) const {
+        return MoveStamp{"asked", message.capabilities.host};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgRoundAck& message) const {
+        return MoveStamp{"round_acked", "", message.round};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgVerified&) const {
+        return MoveStamp{"verified"};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgGrantRequest&) const {
+        return MoveStamp{"grant_asked"};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgActivated&) const {
+        return MoveStamp{"served_there"};
+    }
+    template <typename Other>
+    std::optional<MoveStamp> operator()(const Other&) const {
+        return std::nullopt;
+    }
+};
+
+void SourceRunner::record(const engine::SourceEvent& event, const Before& before) {
+    const auto migration = machine_.migration() ? machine_.migration() : before.migration;
+    const std::string& peer = machine_.migration() ? machine_.peer() : before.peer;
+    const auto* received = std::get_if<source_event::Received>(&event);
+    const bool is_of_another =
+        received != nullptr && (received->message.migration != migration || received->peer != peer);
+    if (auto stamp = std::visit(Stamps{}, event); stamp && !is_of_another) {
+        hooks_.log.note(migration, std::move(*stamp));
+    }
+    if (machine_.state() != before.state) {
+        hooks_.log.note(migration, {"state", to_string(machine_.state())});
+    }
 }
 
 void SourceRunner::describe() {
@@ -311,17 +388,18 @@ void SourceRunner::release() {
 }
 
 void SourceRunner::step(const engine::SourceEvent& event) {
-    const engine::SourceState before = machine_.state();
+    const Before before{machine_.state(), machine_.migration(), machine_.peer()};
     const bool awaited_attempt = machine_.awaits_attempt();
     const bool was_moving = is_moving();
     const engine::SourceActions actions = machine_.step(event, to_engine(runtime_.now()));
+    record(event, before);
     const bool ends = was_moving && !is_moving();
     publish(ends);
     if (ends && awaited_attempt) {
         hooks_.given_up();
     }
-    if (machine_.state() != before) {
-        spdlog::info("session {}: {} -> {} ({}){}", session_id_, to_string(before),
+    if (machine_.state() != before.state) {
+        spdlog::info("session {}: {} -> {} ({}){}", session_id_, to_string(before.state),
                      to_string(machine_.state()), engine::event_name(event), about_peer());
     }
     for (const engine::SourceAction& action : actions) {

@@ -22,6 +22,7 @@
 #include "host-daemon/supervisor/base/runtime.h"
 #include "host-daemon/supervisor/base/token_bucket.h"
 #include "host-daemon/supervisor/moves/epoch_store.h"
+#include "host-daemon/supervisor/moves/move_log.h"
 #include "host-daemon/supervisor/parts/session_state.h"
 #include "migration/engine/source_machine.h"
 #include "migration/transport/bulk_queue.h"
@@ -48,6 +49,7 @@ struct SourceHooks {
     std::function<void()> given_up;
     /// The session is not here any more (granted and confirmed): take it out of the books.
     std::function<void()> released;
+    MoveLog log = {};
 };
 
 struct SourceStatus {
@@ -88,6 +90,14 @@ public:
 
 private:
     void step(const engine::SourceEvent& event);
+    struct Stamps;  ///< What the record of the move says of an event.
+    /// The machine's before a step, which may end the move.
+    struct Before {
+        engine::SourceState state;
+        std::optional<engine::MigrationId> migration;
+        std::string peer;
+    };
+    void record(const engine::SourceEvent& event, const Before& before);
     /// Carries actions out: one overload of its operator() for each kind.
     struct Carrier;
     void persist_grant(const engine::DurableRecord& record);
@@ -185,6 +195,8 @@ std::optional<std::invoke_result_t<Work>> SourceRunner::run_with_workers(Work wo
 
 /// The engine's clock.
 engine::TimePoint to_engine(Runtime::Clock::time_point at);
+/// As MoveStamp and engine::MessageTime have it.
+std::uint64_t to_microseconds(Runtime::Clock::time_point at);
 Runtime::Clock::time_point to_clock(engine::TimePoint at);
 engine::MigrationId random_migration();
 Ticket random_ticket();

@@ -37,7 +37,15 @@ void TargetRunner::feed(engine::TargetEvent event) {
 
 void TargetRunner::receive(engine::Message message) {
     spdlog::trace("{}: received {}", session_id_, engine::message_name(message));
-    feed(target_event::Received{std::move(message)});
+    main_->post(
+        [this, message = std::move(message), at_us = to_microseconds(runtime_.now())]() mutable {
+            const engine::MigrationId migration = message.migration;
+            const engine::MessageTime time = message.time;
+            step(target_event::Received{std::move(message)});
+            if (machine_.migration() == migration) {
+                hooks_.log.note_heard(migration, time, at_us);
+            }
+        });
 }
 
 TargetStatus TargetRunner::status() const {
@@ -74,16 +82,20 @@ struct TargetRunner::Carrier {
 
     void operator()(const engine::action::Send& send) const {
         spdlog::trace("{}: sends {}", runner.session_id_, engine::message_name(send.message));
-        runner.hooks_.send(send.message);
+        engine::Message stamped = send.message;
+        stamped.time = runner.hooks_.log.stamp_message(stamped.migration);
+        runner.hooks_.send(stamped);
     }
     void operator()(const engine::action::QueryDomain& /*query*/) const {
         runner.hooks_.query_domain();
     }
     void operator()(const engine::action::Alert& alert) const {
         spdlog::warn("session {} (arriving): {}", runner.session_id_, alert.error.to_string());
+        note({"alert", alert.error.to_string()});
         runner.hooks_.alert(alert.kind, alert.error);
     }
     void operator()(const engine::action::ReportProgress& report) const {
+        runner.hooks_.log.sample(runner.machine_.migration(), runner.status().progress);
         runner.hooks_.progress(report.progress);
     }
     void operator()(const engine::action::Finished& finished) const {
@@ -96,14 +108,19 @@ struct TargetRunner::Carrier {
             to.reserve(needs, seed);
         });
     }
-    void operator()(const engine::action::Admit& /*admit*/) const { runner.hooks_.admit(); }
+    void operator()(const engine::action::Admit& /*admit*/) const {
+        note({"admitted"});
+        runner.hooks_.admit();
+    }
     void operator()(const engine::action::RefuseAdmission& refuse) const {
+        note({"refused", refuse.error.to_string()});
         runner.hooks_.refuse(refuse.error);
     }
     void operator()(const engine::action::AwaitRound& await) const {
         runner.await_round(await.round, await.batch_count);
     }
     void operator()(engine::action::ApplyComplete& apply) const {
+        note({"apply", "", apply.token.count});
         runner.order_apply(apply.token, std::move(apply.parts));
     }
     void operator()(const engine::action::UnmarkComplete& /*unmark*/) const {
@@ -114,19 +131,70 @@ struct TargetRunner::Carrier {
         runner.persist_owned(persist.record);
     }
     void operator()(const engine::action::Activate& activate) const {
+        note({"activate"});
         runner.slow_->post([&to = runner, epoch = activate.epoch] { to.activate(epoch); });
     }
     void operator()(const engine::action::Retract& /*retract*/) const {
+        note({"retract"});
         runner.slow_->post([&to = runner] { to.retract(); });
     }
     void operator()(const engine::action::Discard& /*discard*/) const {
         runner.slow_->post([&to = runner] { (void)to.sink_.discard(); });
     }
+
+private:
+    void note(MoveStamp stamp) const {
+        runner.hooks_.log.note(runner.machine_.migration(), std::move(stamp));
+    }
 };
+
+struct TargetRunner::Stamps {
+    std::optional<MoveStamp> operator()(const target_event::Received& event) const {
+        return std::visit(*this, event.message.body);
+    }
+    std::optional<MoveStamp> operator()(const target_event::Reserved&) const {
+        return MoveStamp{"reserved"};
+    }
+    std::optional<MoveStamp> operator()(const target_event::RoundApplied& event) const {
+        return MoveStamp{"round_applied", "", event.round};
+    }
+    std::optional<MoveStamp> operator()(const target_event::Applied&) const {
+        return MoveStamp{"complete"};
+    }
+    std::optional<MoveStamp> operator()(const target_event::Activated&) const {
+        return MoveStamp{"activated"};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgOffer&) const {
+        return MoveStamp{"offered"};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgConverged& message) const {
+        return MoveStamp{"converged", "", 0, message.remaining_bytes};
+    }
+    std::optional<MoveStamp> operator()(const engine::MsgGrant&) const {
+        return MoveStamp{"grant_came"};
+    }
+    template <typename Other>
+    std::optional<MoveStamp> operator()(const Other&) const {
+        return std::nullopt;
+    }
+};
+
+void TargetRunner::record(const engine::TargetEvent& event, engine::TargetState before) {
+    const auto* received = std::get_if<target_event::Received>(&event);
+    const bool is_of_another =
+        received != nullptr && received->message.migration != machine_.migration();
+    if (auto stamp = std::visit(Stamps{}, event); stamp && !is_of_another) {
+        hooks_.log.note(machine_.migration(), std::move(*stamp));
+    }
+    if (machine_.state() != before) {
+        hooks_.log.note(machine_.migration(), {"state", to_string(machine_.state())});
+    }
+}
 
 void TargetRunner::step(const engine::TargetEvent& event) {
     const engine::TargetState before = machine_.state();
     engine::TargetActions actions = machine_.step(event, to_engine(runtime_.now()));
+    record(event, before);
     publish();
     if (machine_.state() != before) {
         spdlog::info("session {} (arriving): {} -> {} ({})", session_id_, to_string(before),

@@ -32,6 +32,7 @@ struct TargetHooks {
     /// The workers serve the guest as this epoch: the session is this host's. Runs on `slow_`.
     std::function<void(Epoch)> activated;
     std::function<void(engine::Outcome, const Error&)> finished;
+    MoveLog log = {};
 };
 
 struct TargetStatus {
@@ -64,6 +65,8 @@ public:
 
 private:
     void step(const engine::TargetEvent& event);
+    struct Stamps;  ///< What the record of the move says of an event.
+    void record(const engine::TargetEvent& event, engine::TargetState before);
     /// Carries actions out: one overload of its operator() for each kind.
     struct Carrier;
     void reserve(const engine::SessionNeeds& needs, engine::Seed seed);

@@ -15,6 +15,8 @@ namespace {
 
 /// How much longer than the engine's own bound an admission waits for the engine to decide.
 constexpr std::chrono::seconds kAdmissionSlack{30};
+/// So long the guest's first call is waited for, before records are exchanged.
+constexpr std::chrono::milliseconds kFirstCall{1500};
 constexpr std::uint64_t kMirroredBytesMax = 64ull << 30;  // A region takes what is used of it.
 
 /// The size of the region that a program over TCP needs here. Others' memory does not come along.
@@ -64,6 +66,7 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
             answer(report);
         }
     };
+    hooks.log = {records_, MoveSide::kIncoming, id, request.info.vm_name};
     hooks.arrived = [this, id](Epoch epoch) { on_arrived(id, epoch); };
     hooks.ended = [this, id](engine::Outcome outcome, const Error& error) {
         stock_.note_attempt(id, outcome == engine::Outcome::kMoved ? nullptr : &error);
@@ -298,11 +301,50 @@ void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
     }
     if (const auto arrival = sessions_.arrival(id)) {
         status_.note_ended(*arrival, outcome, error);
+        const auto migration = arrival->status().migration;
+        housekeeping_.post([this, request = arrival->request(), migration] {
+            if (migration) {
+                exchange_records(request,
+                                 fmt::format("{:016x}{:016x}", migration->high, migration->low));
+            }
+        });
     }
     housekeeping_.post([this, id] {
         forget_arrival_note(id);
         remove_arrival(id);
     });
+}
+
+/// On housekeeping_ only. Each host keeps both records from then on. The guest's first call is
+/// waited for, as it belongs to them; a source that does not answer keeps its own.
+void Registry::exchange_records(const ArrivalRequest& request, const std::string& migration_id) {
+    if (!tls_) {
+        return;
+    }
+    run_aside(
+        [this, id = request.info.id, source = request.source_address, migration_id, tls = *tls_] {
+            const auto until = SerialExecutor::Clock::now() + kFirstCall;
+            while (!records_.has(MoveSide::kIncoming, migration_id, "first_call") &&
+                   !sessions_.is_stopping() && SerialExecutor::Clock::now() < until) {
+                std::this_thread::sleep_for(std::chrono::milliseconds{20});
+            }
+            const auto own = records_.own(MoveSide::kIncoming, migration_id);
+            if (!own || sessions_.is_stopping()) {
+                return;
+            }
+            auto theirs = transport::PeerClient(source, tls, identity()).share_record(*own);
+            if (!theirs) {
+                spdlog::info("session {}: the source's record of the move has not come: {}", id,
+                             theirs.error().to_string());
+            } else if (theirs->migration_id() == migration_id) {
+                records_.join_peer(MoveSide::kIncoming, std::move(*theirs));
+            }
+        });
+}
+
+Result<control::MoveRecord> Registry::share_record(const control::MoveRecord& record,
+                                                   const std::string& peer) {
+    return records_.exchange(record, peer);
 }
 
 /// On housekeeping_ only. What is written about the way here matters no more: its source has let

@@ -50,8 +50,9 @@ Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervis
       hypervisor_(hypervisor),
       stock_(config, [this] { return suspended_count(); }),
       devices_([this](DeviceNumber device) { return ask_device(device); }),
+      records_(config.daemon.state_directory, host_name_of(config)),
       status_(host_name_of(config), static_cast<DeviceNumber>(config.worker.device), sessions_,
-              devices_),
+              devices_, records_),
       saves_(config.daemon.state_directory, hypervisor, sessions_, housekeeping_, save_hooks()),
       vms_(config, hypervisor, sessions_, ending_, housekeeping_, vm_hooks()) {}
 
@@ -194,6 +195,9 @@ WorkerHandlers Registry::handlers_for(const std::string& id) {
         housekeeping_.post([this, id, part, how] { on_worker_lost(id, part, how); });
     };
     handlers.event = [this, id](engine::PartId part, const control::Event& event) {
+        if (event.has_first_request()) {
+            records_.note_session(id, {"first_call", std::to_string(part.value)});
+        }
         housekeeping_.post([this, id, part, event] { on_worker_event(id, part, event); });
     };
     handlers.sharing = [this, group = sharing_group(id)] { return broker_->connect(group); };
@@ -304,6 +308,7 @@ SourceHooks Registry::source_hooks(const std::shared_ptr<Session>& session) {
     hooks.renew_ticket = [this, weak = std::weak_ptr(session)](Epoch epoch) {
         renew_ticket(weak, epoch);
     };
+    hooks.log = {records_, MoveSide::kOutgoing, id, session->info().vm_name};
     hooks.alert = [this, id](engine::AlertKind kind, const Error& error) {
         sessions_.add_alert(id, error.to_string());
         if (kind == engine::AlertKind::kSplitBrain && config_.vm.destroy_split_brain) {
@@ -559,6 +564,9 @@ VmHooks Registry::vm_hooks() {
         return begin_arrival(arrival_request(domain));
     };
     hooks.run_aside = [this](std::function<void()> errand) { run_aside(std::move(errand)); };
+    hooks.note = [this](const std::string& id, MoveStamp stamp) {
+        records_.note_session(id, std::move(stamp));
+    };
     return hooks;
 }
 

@@ -99,6 +99,7 @@ public:
                                     std::optional<std::uint64_t> ended_after = std::nullopt);
     [[nodiscard]] HostStatus& status() { return status_; }
     [[nodiscard]] SaveCounters saves() const { return saves_.counters(); }
+    [[nodiscard]] const MoveRecords& records() const { return records_; }
     /// Nothing: this host has no hypervisor.
     [[nodiscard]] std::optional<bool> hypervisor_connected() const {
         return config_.vm.libvirt_uri.empty() ? std::nullopt : std::optional{vms_.is_connected()};
@@ -121,6 +122,8 @@ public:
     std::shared_ptr<BulkQueue> bulk(const std::string& session_id, engine::MigrationId migration,
                                     const std::string& peer) override;
     void turned_away(const std::string& peer, const std::string& address) override;
+    Result<control::MoveRecord> share_record(const control::MoveRecord& record,
+                                             const std::string& peer) override;
 
     /// Certificates for peers; empty when this host takes part in no migration.
     void set_tls(std::optional<transport::TlsMaterial> tls) { tls_ = std::move(tls); }
@@ -180,6 +183,7 @@ private:
     void remove_arrival(const std::string& id);
     void forget_arrival_note(const std::string& id);
     void look_after_guest(const std::shared_ptr<Arrival>& arrival);
+    void exchange_records(const ArrivalRequest& request, const std::string& migration_id);
     Result<GuestLink> give_guest(const HandoverRequest& request);
 
     // starting.cc
@@ -214,6 +218,7 @@ private:
 
     SessionTable sessions_;
     EndingSessions ending_;
+    MoveRecords records_;
     HostStatus status_;
     control::UniqueFd lock_;
     std::unique_ptr<HandoverServer> handover_;

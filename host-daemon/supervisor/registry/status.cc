@@ -198,6 +198,10 @@ void HostStatus::note_ended(const SessionTable::Here& session, engine::Outcome o
     out.set_peer(status.peer);
     fill_source_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
+    if (const auto device = devices_.known(session.session->device())) {
+        out.set_device_name(device->name());
+    }
+    records_.note_ended(out);
     const MutexLock lock(mutex_);
     counters_.note(out);
     history_.note(std::move(out));
@@ -212,6 +216,10 @@ void HostStatus::note_ended(const Arrival& arrival, engine::Outcome outcome, con
     out.set_peer(arrival.request().source_address);
     fill_target_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
+    if (const auto device = devices_.known(usual_device_)) {
+        out.set_device_name(device->name());
+    }
+    records_.note_ended(out);
     const MutexLock lock(mutex_);
     counters_.note(out);
     history_.note(std::move(out));

@@ -10,6 +10,7 @@
 
 #include "host-daemon/supervisor/moves/move_counters.h"
 #include "host-daemon/supervisor/moves/move_history.h"
+#include "host-daemon/supervisor/moves/move_records.h"
 #include "host-daemon/supervisor/registry/device_book.h"
 #include "host-daemon/supervisor/registry/session_table.h"
 #include "proto/base/mutex.h"
@@ -20,11 +21,12 @@ namespace gantry::supervisor {
 class HostStatus {
 public:
     HostStatus(std::string host, DeviceNumber usual_device, const SessionTable& sessions,
-               const DeviceBook& devices)
+               const DeviceBook& devices, MoveRecords& records)
         : host_(std::move(host)),
           usual_device_(usual_device),
           sessions_(sessions),
-          devices_(devices) {}
+          devices_(devices),
+          records_(records) {}
 
     /// Empty name: all. `ended_after`: also sessions that have left this host by a move that ended
     /// after this serial number of the history.
@@ -59,6 +61,7 @@ private:
     const DeviceNumber usual_device_;
     const SessionTable& sessions_;
     const DeviceBook& devices_;
+    MoveRecords& records_;
     mutable Mutex mutex_;
     MoveHistory history_ GANTRY_GUARDED_BY(mutex_);
     MoveCounters counters_ GANTRY_GUARDED_BY(mutex_);

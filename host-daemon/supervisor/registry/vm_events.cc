@@ -59,6 +59,33 @@ std::optional<engine::TargetEvent> target_event_of(const libvirt::DomainEvent& e
     }
 }
 
+/// What the record of a move says of it.
+std::optional<MoveStamp> stamp_of(const libvirt::DomainEvent& event) {
+    switch (event.kind) {
+        case EventKind::kStartedMigrated: return MoveStamp{"vm_started", to_string(event.kind)};
+        case EventKind::kSuspendedMigrated:
+        case EventKind::kSuspendedPostcopy:
+        case EventKind::kSuspendedPaused:
+        case EventKind::kSuspendedOther: return MoveStamp{"vm_paused", to_string(event.kind)};
+        case EventKind::kResumedMigrated:
+        case EventKind::kResumedUnpaused:
+        case EventKind::kResumedPostcopy:
+        case EventKind::kResumedPostcopyFailed:
+        case EventKind::kResumedOther: return MoveStamp{"vm_resumed", to_string(event.kind)};
+        case EventKind::kStoppedMigrated:
+        case EventKind::kStoppedFailed:
+        case EventKind::kStopped: return MoveStamp{"vm_stopped", to_string(event.kind)};
+        case EventKind::kMigrationIteration: return MoveStamp{"job_pass", "", event.iteration};
+        case EventKind::kMigrationStatus:
+            return MoveStamp{"job_status", to_string(event.qemu_status)};
+        case EventKind::kQemuStop: return MoveStamp{"vm_paused", "QEMU STOP"};
+        case EventKind::kQemuResume: return MoveStamp{"vm_resumed", "QEMU RESUME"};
+        case EventKind::kJobCompleted:
+            return MoveStamp{"job_done", "", 0, event.job ? event.job->memory_processed_bytes : 0};
+        default: return std::nullopt;
+    }
+}
+
 }  // namespace
 
 VmEvents::VmEvents(const Config& config, Hypervisor& hypervisor, SessionTable& sessions,
@@ -89,6 +116,9 @@ void VmEvents::on_event(const libvirt::DomainEvent& event) {
         case EventKind::kQemuReset: on_reset(event.uuid); break;
         case EventKind::kResumedMigrated: on_guest_came(event.uuid); break;
         default: break;
+    }
+    if (auto stamp = stamp_of(event)) {
+        hooks_.note(event.uuid, std::move(*stamp));
     }
     feed_target(event.uuid, event);
     feed_source(event.uuid, event);

@@ -46,6 +46,8 @@ struct VmHooks {
     std::function<Result<std::shared_ptr<Arrival>>(const libvirt::DomainInfo&)> fetch;
     /// Runs what may take long beside `housekeeping`.
     std::function<void(std::function<void()>)> run_aside;
+    /// For the record of the session's move.
+    std::function<void(const std::string& id, MoveStamp)> note;
 };
 
 class VmEvents {

@@ -217,6 +217,7 @@ TargetHooks Arrival::target_hooks() {
         has_silent_source_ = error.reason == "migration.peer_silent";
     };
     hooks.progress = [](const engine::Progress&) {};
+    hooks.log = hooks_.log;
     hooks.admit = [this] {
         settle(std::nullopt);
         if (request_.arrives_when_converged) {

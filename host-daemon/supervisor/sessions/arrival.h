@@ -45,6 +45,7 @@ struct ArrivalHooks {
     std::function<void(std::function<void(engine::DomainReport)>)> query_domain;
     std::function<void(Epoch)> arrived;
     std::function<void(engine::Outcome, const Error&)> ended;
+    MoveLog log = {};
 };
 
 class Arrival : public std::enable_shared_from_this<Arrival> {

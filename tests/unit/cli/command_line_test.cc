@@ -135,6 +135,8 @@ TEST(CliCommandLine, EveryCommandFailsInTheFormAskedFor) {
     const std::vector<std::vector<const char*>> commands = {{"status"},
                                                             {"preflight", "g1"},
                                                             {"watch", "g1"},
+                                                            {"top", "--once"},
+                                                            {"timeline", "g1"},
                                                             {"abort", "g1"},
                                                             {"force-complete", "g1"},
                                                             {"inspect", "g1"},

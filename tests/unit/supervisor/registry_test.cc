@@ -47,6 +47,7 @@ TEST(Registry, ListsItsSessionsWhileTheDeviceIsLookedFor) {
     const std::string folder = mkdtemp(pattern);
     Config config;
     config.daemon.run_directory = folder;
+    config.daemon.state_directory = folder + "/state";
     config.worker.executable = folder + "/worker";
     config.worker.user.clear();
     config.worker.private_tmp = false;
@@ -89,6 +90,7 @@ protected:
 
     RegistryOfAVm() {
         config_.daemon.run_directory = folder_;
+        config_.daemon.state_directory = folder_ + "/state";
         config_.worker.executable = "/bin/false";
         config_.worker.user.clear();
         config_.worker.private_tmp = false;

@@ -99,6 +99,14 @@ public:
         const std::lock_guard lock(mutex);
         turned_away_peer = name;
     }
+    Result<control::MoveRecord> share_record(const control::MoveRecord& record,
+                                             const std::string& from) override {
+        const std::lock_guard lock(mutex);
+        record_peer = from;
+        control::MoveRecord own = record;
+        own.set_host("hosta");
+        return own;
+    }
     std::string last_session() {
         const std::lock_guard lock(mutex);
         return session;
@@ -109,6 +117,7 @@ public:
     std::string peer;
     std::string bulk_peer;
     std::string turned_away_peer;
+    std::string record_peer;
     bool heard_abort = false;
     std::shared_ptr<BulkQueue> queue = std::make_shared<BulkQueue>([](std::uint64_t) {});
 };
@@ -135,12 +144,19 @@ std::shared_ptr<grpc::Channel> channel_to(const Server& server, const TlsMateria
 
 TEST(PeerTls, RightCertificatesAreLetIn) {
     auto& certificates = Certificates::instance();
-    const Server server(certificates.material("ours", "a"));
+    Server server(certificates.material("ours", "a"));
     PeerClient client(server.address(), certificates.material("ours", "b"), {"hostb", "test"});
     const auto capabilities = client.capabilities();
     ASSERT_TRUE(capabilities.ok()) << capabilities.error().text;
     EXPECT_EQ(capabilities->gpu_name, "fake");
     EXPECT_EQ(client.needs("s").error().reason, "session.unknown");
+    control::MoveRecord record;
+    record.set_migration_id("ab");
+    const auto shared = client.share_record(record);
+    ASSERT_TRUE(shared.ok()) << shared.error().text;
+    EXPECT_EQ(shared->migration_id() + " " + shared->host(), "ab hosta");
+    const std::lock_guard lock(server.backend.mutex);
+    EXPECT_EQ(server.backend.record_peer, "127.0.0.1/b");
 }
 
 TEST(PeerTls, OnlyAllowedNamesMayCallAtAll) {
@@ -171,6 +187,9 @@ TEST(PeerTls, OnlyAllowedNamesMayCallAtAll) {
     grpc::ClientContext needs;
     control::NeedsReply needs_reply;
     is_refused(stub->Needs(&needs, {}, &needs_reply));
+    grpc::ClientContext record;
+    control::ShareRecordReply record_reply;
+    is_refused(stub->ShareRecord(&record, {}, &record_reply));
     grpc::ClientContext move;
     const auto messages = stub->Move(&move);
     messages->Write(to_proto(engine::Message{{1, 2}, engine::MsgAlive{}}));
@@ -183,7 +202,7 @@ TEST(PeerTls, OnlyAllowedNamesMayCallAtAll) {
     EXPECT_FALSE(blocks->Read(&batch));
     is_refused(blocks->Finish());
     const std::lock_guard lock(server.backend.mutex);
-    EXPECT_EQ(server.backend.peer, "") << "nothing of it was taken";
+    EXPECT_EQ(server.backend.peer + server.backend.record_peer, "") << "nothing of it was taken";
     EXPECT_EQ(server.backend.turned_away_peer, "127.0.0.1/b");
 }
 
@@ -439,6 +458,10 @@ public:
         return nullptr;
     }
     void turned_away(const std::string&, const std::string&) override {}
+    Result<control::MoveRecord> share_record(const control::MoveRecord& record,
+                                             const std::string&) override {
+        return record;
+    }
     std::promise<std::shared_ptr<MessageLink>> link;
 };
 
