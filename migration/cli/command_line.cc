@@ -40,6 +40,8 @@ struct Arguments {
     std::string cause = "-";
     std::string migration_id;
     TimelineFiles timeline;
+    NewAuthority authority{"."};
+    NewHost host{".", "", "", {}};
     bool once = false;
     bool forever = false;
     bool wait = false;
@@ -280,6 +282,36 @@ void add_hooks(CLI::App& app, Command& commands, Arguments& a) {
     released->add_option("cause", a.cause, "libvirt's fourth argument");
 }
 
+void add_pki(CLI::App& app, Command& commands, Arguments& a) {
+    constexpr int kDaysMax = 36500;
+    CLI::App* pki = app.add_subcommand("pki", "Certificates of hosts; needs no gantryd");
+    pki->require_subcommand(1);
+    pki->fallthrough();
+    auto* init = commands.add_to(*pki, "init", "Make an authority: ca.pem, and its key ca.key",
+                                 [&a] { return run_pki_init(a.context, a.authority); });
+    init->add_option("--out", a.authority.folder, "folder for both")->capture_default_str();
+    init->add_option("--name", a.authority.name, "what it is called")->capture_default_str();
+    init->add_option("--days", a.authority.days, "so long it is good")
+        ->check(CLI::Range(1, kDaysMax))
+        ->capture_default_str();
+    auto* issue = commands.add_to(
+        *pki, "issue", "Make a host's certificate, its key, and a copy of the authority", [&a] {
+            if (a.host.folder.empty()) {
+                a.host.folder = a.host.name;
+            }
+            return run_pki_issue(a.context, a.host);
+        });
+    issue->add_option("host", a.host.name, "name or address by which other hosts reach it")
+        ->required();
+    issue->add_option("--address", a.host.others, "a further name or address of it; repeatable");
+    issue->add_option("--ca", a.host.authority, "folder of ca.pem and ca.key")
+        ->capture_default_str();
+    issue->add_option("--out", a.host.folder, "folder for the files; left out: one of its name");
+    issue->add_option("--days", a.host.days, "so long it is good")
+        ->check(CLI::Range(1, kDaysMax))
+        ->capture_default_str();
+}
+
 /// --help, which is text in either form, --version, or wrong usage.
 int end_of_parse(const CLI::App& app, const CLI::ParseError& error, bool is_json) {
     const auto say = [is_json](const Error& wrong, int status) {
@@ -314,6 +346,7 @@ int run_command_line(int argc, const char* const* argv) {
     Command commands(app, arguments);
     add_commands(commands, arguments);
     add_sched(app, commands, arguments);
+    add_pki(app, commands, arguments);
     add_hooks(app, commands, arguments);
     add_help(app, commands, arguments);
     try {  // CLI11 reports wrong usage by throwing

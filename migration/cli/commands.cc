@@ -424,6 +424,36 @@ int run_pull(const Context& context, const std::string& session, const std::stri
     return show(context, reply, session + " is served here now\n");
 }
 
+int run_pki_init(const Context& context, const NewAuthority& wanted) {
+    if (const auto made = make_authority(wanted); !made) {
+        return fail(context, made.error());
+    }
+    if (context.form == Form::kJson) {
+        return print(context, json_text({{"certificate", wanted.folder + "/ca.pem"},
+                                         {"key", wanted.folder + "/ca.key"}},
+                                        true));
+    }
+    return print(context, fmt::format("{0}/ca.pem: the authority, for every host\n"
+                                      "{0}/ca.key: its key; keep it off the hosts\n",
+                                      wanted.folder));
+}
+
+int run_pki_issue(const Context& context, const NewHost& wanted) {
+    const auto names = issue_certificate(wanted);
+    if (!names) {
+        return fail(context, names.error());
+    }
+    if (context.form == Form::kJson) {
+        return print(context, json_text({{"names", *names},
+                                         {"certificate", wanted.folder + "/host.pem"},
+                                         {"key", wanted.folder + "/host.key"}},
+                                        true));
+    }
+    return print(context, fmt::format("{0}: ca.pem, host.pem and host.key for {1}\n"
+                                      "copy them to /etc/gantry/tls of that host\n",
+                                      wanted.folder, *names));
+}
+
 int run_fenced(const Context& context, const std::string& session) {
     control::FencedRequest request;
     request.set_session(session);

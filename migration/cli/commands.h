@@ -4,6 +4,7 @@
 #include <string>
 
 #include "migration/cli/client.h"
+#include "migration/cli/pki.h"
 #include "migration/cli/print.h"
 
 namespace gantry::cli {
@@ -60,6 +61,9 @@ int run_reassign(const Context& context, const std::string& session, std::uint32
                  MemoryWay way);
 int run_pull(const Context& context, const std::string& session, const std::string& source,
              const std::string& handover);
+/// Both say where the files are; they ask no gantryd.
+int run_pki_init(const Context& context, const NewAuthority& wanted);
+int run_pki_issue(const Context& context, const NewHost& wanted);
 int run_fenced(const Context& context, const std::string& session);
 int run_discard(const Context& context, const std::string& session);
 /// The libvirt hook: XML on standard input, nothing on standard output (libvirt would take it for a

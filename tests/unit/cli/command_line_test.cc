@@ -30,6 +30,9 @@ const std::vector<std::vector<const char*>> kWrong = {
     {"pull", "s"},
     {"hook"},
     {"hook", "migrate-begin"},
+    {"pki"},
+    {"pki", "issue"},
+    {"pki", "init", "--days", "0"},
     {"--socket"},
 };
 
