@@ -19,9 +19,6 @@ bool reserve_addresses(Connection* connection, AttachProblem* problem) {
                     static_cast<unsigned long long>(wire::kArenaBase), std::strerror(errno));
     }
     const wire::ChannelLayout& layout = connection->layout;
-    if (connection->attachment.region_fd < 0 || layout.pinned_bytes == 0) {
-        return true;  // Without a pool: page-locked allocations are out of memory.
-    }
     void* pool = mmap(reinterpret_cast<void*>(wire::kPinnedBase), layout.pinned_bytes,
                       PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE,
                       connection->attachment.region_fd, static_cast<off_t>(layout.pinned));

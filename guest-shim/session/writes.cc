@@ -55,27 +55,20 @@ bool find_room(Copy* copy, std::uint64_t bytes, std::uint32_t* first) noexcept {
     return false;
 }
 
-CUresult write_in_records(Copy* copy, std::uint64_t offset, std::uint64_t bytes) noexcept {
-    std::uint64_t limit = max_trailing(sizeof(wire::WriteDeviceCall));
-    limit = limit < kPieceBytes ? limit : kPieceBytes;
-    CUresult result = CUDA_SUCCESS;
-    while (bytes != 0 && result == CUDA_SUCCESS) {
-        const std::uint64_t piece = bytes < limit ? bytes : limit;
-        const wire::WriteDeviceCall arguments{copy->address + offset, piece, copy->stream};
-        std::uint64_t position = 0;
-        result = copy->post(wire::ControlOp::kWriteDevice, &arguments, sizeof(arguments),
-                            copy->host + offset, piece, &position);
-        offset += piece;
-        bytes -= piece;
-    }
-    return result;
+/// A slice is a 32nd part of the bulk area at most, and a record may be a quarter of the ring,
+/// which is as large: it takes one.
+CUresult write_in_a_record(Copy* copy, std::uint64_t offset, std::uint64_t bytes) noexcept {
+    const wire::WriteDeviceCall arguments{copy->address + offset, bytes, copy->stream};
+    std::uint64_t position = 0;
+    return copy->post(wire::ControlOp::kWriteDevice, &arguments, sizeof(arguments),
+                      copy->host + offset, bytes, &position);
 }
 
 CUresult write_slice(Copy* copy, std::uint64_t offset, std::uint64_t bytes) noexcept {
     Outbox& outbox = g_connection.outbox;
     std::uint32_t first = 0;
     if (!find_room(copy, bytes, &first)) {
-        return write_in_records(copy, offset, bytes);
+        return write_in_a_record(copy, offset, bytes);
     }
     // The device reads bytes at half its rate where they lie changed in a processor's caches (an
     // H100: 1 MiB in 52 to 61 us, else in 28).
