@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,6 +52,12 @@ bool in_process(const std::function<bool()>& body) {
     int status = 0;
     waitpid(child, &status, 0);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// As the kernel numbers a namespace: programs of other builds read it in the region, too.
+std::uint32_t number_of(const char* path) {
+    struct stat file {};
+    return stat(path, &file) == 0 ? static_cast<std::uint32_t>(file.st_ino) : 0;
 }
 
 bool may_make_namespaces() {
@@ -111,6 +118,8 @@ TEST_F(ClaimantTest, OfTheOwnNamespace) {
     EXPECT_EQ(find().state, ClaimantState::kUnknown);
     claim();
     EXPECT_EQ(find().state, ClaimantState::kAlive);
+    EXPECT_EQ(id.pid_namespace, number_of("/proc/self/ns/pid"));
+    EXPECT_EQ(id.time_namespace, number_of("/proc/self/ns/time"));
     id.start_time += 1;  // As of one that had this process's number before it.
     EXPECT_EQ(find().state, ClaimantState::kGone);
     id.time_namespace += 1;  // Or it tells the time otherwise.

@@ -1,5 +1,6 @@
 #include "tests/unit/shim/fake_worker.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -34,8 +35,17 @@ FakeWorker::~FakeWorker() {
 }
 
 void FakeWorker::start() {
-    path_ = "/tmp/gantry-shim-test-" + std::to_string(getpid()) + ".sock";
+    path_ = "/tmp/gantry-shim-test-" + std::to_string(getpid()) + (by_file ? ".region" : ".sock");
     unlink(path_.c_str());
+    setenv("GANTRY_TRANSPORT", ((by_file ? "file:" : "unix:") + path_).c_str(), 1);
+    make_region();
+    if (!by_file) {
+        make_listener();
+    }
+    thread_ = std::thread([this] { serve(); });
+}
+
+void FakeWorker::make_listener() {
     listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -43,18 +53,27 @@ void FakeWorker::start() {
     GANTRY_ASSERT(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0,
                   "bind %s", path_.c_str());
     GANTRY_ASSERT(listen(listener_, 1) == 0, "listen");
-    setenv("GANTRY_TRANSPORT", ("unix:" + path_).c_str(), 1);
-    memfd_ = memfd_create("gantry-test-region", MFD_CLOEXEC);
-    GANTRY_ASSERT(ftruncate(memfd_, kRegionBytes) == 0, "ftruncate");
+}
+
+void FakeWorker::make_region() {
+    memfd_ = by_file ? open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
+                     : memfd_create("gantry-test-region", MFD_CLOEXEC);
+    const auto bytes = static_cast<off_t>(region_bytes);
+    GANTRY_ASSERT(ftruncate(memfd_, bytes) == 0, "ftruncate");
     region_ = static_cast<std::byte*>(
-        mmap(nullptr, kRegionBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd_, 0));
+        mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd_, 0));
     guest_directory_ = reinterpret_cast<wire::GuestDirectory*>(region_);
     host_directory_ = reinterpret_cast<wire::HostDirectory*>(region_ + wire::kPageBytes);
-    GANTRY_ASSERT(wire::compute_layout(kRegionBytes, 1, 0, &layout_), "layout");
+    if (!by_file) {
+        find_words(1);
+    }
+}
+
+void FakeWorker::find_words(std::uint32_t channels) {
+    GANTRY_ASSERT(wire::compute_layout(region_bytes, channels, 0, &layout_), "layout");
     guest_ = reinterpret_cast<wire::GuestWords*>(region_ + layout_.guest_words);
     host_ = reinterpret_cast<wire::HostWords*>(region_ + layout_.host_words);
     replies_ = reinterpret_cast<wire::ReplyPage*>(region_ + layout_.replies);
-    thread_ = std::thread([this] { serve(); });
 }
 
 bool FakeWorker::attach() {
@@ -73,11 +92,11 @@ bool FakeWorker::attach() {
     wire::AttachReply reply;
     reply.accepted = accept;
     reply.wire_version = attach_wire_version;
-    reply.region_bytes = kRegionBytes;
+    reply.region_bytes = region_bytes;
     std::strcpy(reply.text, "the quota of this user is used up");
-    return send_packet_with(link_, &reply, sizeof(reply), &memfd_, accept == 1 ? 1 : 0) ==
-               sizeof(reply) &&
-           accept == 1;
+    const ssize_t sent =
+        send_packet_with(link_, &reply, attach_reply_bytes, &memfd_, accept == 1 ? 1 : 0);
+    return sent == sizeof(reply) && accept == 1;
 }
 
 void FakeWorker::open_channel() {
@@ -85,6 +104,10 @@ void FakeWorker::open_channel() {
     while (!stop_ && claim.state.load() != wire::ClaimState::kOpen) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
+    if (stop_) {
+        return;
+    }
+    find_words(guest_directory_->channel_count);
     const std::uint64_t start = claim.generation << wire::kGenerationShift;
     host_->head.store(start);
     host_->worker_state.store(wire::WorkerState::kRunning);
@@ -94,7 +117,7 @@ void FakeWorker::open_channel() {
 }
 
 void FakeWorker::serve() {
-    if (!attach()) {
+    if (!by_file && !attach()) {
         return;
     }
     open_channel();

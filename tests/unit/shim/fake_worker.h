@@ -1,6 +1,6 @@
 // A worker for tests of the session: serves channel 0 of a memfd region that it hands out over a
-// unix socket, from a thread of the test's own process. It executes nothing; it keeps the order of
-// what it saw and answers as the test says.
+// unix socket, or of a file, from a thread of the test's own process. It executes nothing; it keeps
+// the order of what it saw and answers as the test says.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,6 @@ struct Seen {
 
 class FakeWorker {
 public:
-    static constexpr std::uint64_t kRegionBytes = 16ull << 20;
-
     FakeWorker();
     ~FakeWorker();
     FakeWorker(const FakeWorker&) = delete;
@@ -67,6 +65,9 @@ public:
     std::function<void()> on_attach = [] {};
     std::uint32_t accept = 1;
     std::uint32_t attach_wire_version = wire::kWireVersion;
+    std::size_t attach_reply_bytes = sizeof(wire::AttachReply);  ///< Of it, what is sent.
+    std::uint64_t region_bytes = 16ull << 20;
+    bool by_file = false;  ///< The region is a file: that of a VM, which its programs share.
     std::uint64_t hello_hash = 0x1234;
     std::string printed;  ///< Drained once, as piece for descriptor 1.
     std::atomic<int> confirms{0};
@@ -74,8 +75,11 @@ public:
 
 private:
     void serve();
+    void make_region();
+    void make_listener();
     bool attach();
     void open_channel();
+    void find_words(std::uint32_t channels);
     void execute(const Seen& command);
     void control(const Seen& command);
 

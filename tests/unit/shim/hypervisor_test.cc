@@ -236,6 +236,20 @@ TEST(Hypervisor, CarriesWhatWasTouchedAndConfirmed) {
     EXPECT_TRUE(move.calls(3));
 }
 
+// And so has the answer: it is not what the target publishes for want of a better one.
+TEST(Hypervisor, CarriesTheReplyThatWasConfirmed) {
+    Move move(1);
+    ASSERT_TRUE(move.start() && move.calls(5));
+    ASSERT_TRUE(move.announce(true) && move.first_pass());
+    ASSERT_TRUE(move.calls(1));
+    ASSERT_TRUE(move.stop_guest());
+    const Pages dirty = move.dirty();
+    EXPECT_TRUE(std::any_of(dirty.begin(), dirty.end(), [&](std::size_t page) {
+        return page >= move.layout().replies / wire::kPageBytes &&
+               page < move.layout().ring / wire::kPageBytes;
+    })) << "the hypervisor's log has no reply page";
+}
+
 // An answer that came while the guest stood still, so that no page of it is dirty: the target
 // publishes it from the log.
 TEST(Hypervisor, AnAnswerThatWasNotCarriedComesFromTheLog) {

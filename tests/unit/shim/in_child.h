@@ -7,6 +7,7 @@
 
 #include <cstdio>
 
+#include "guest-shim/session/session.h"
 #include "tests/unit/shim/fake_worker.h"
 
 #define CHECK_OR_EXIT(condition)                                                   \
@@ -18,6 +19,14 @@
     } while (0)
 
 namespace gantry::test {
+
+/// Any two, of which the worker knows nothing.
+inline constexpr auto kOpA = static_cast<cuda::Op>(100);
+inline constexpr auto kOpB = static_cast<cuda::Op>(101);
+
+inline CUresult plain_call(cuda::Op op) {
+    return session::call(op, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr);
+}
 
 /// Runs `body` in a child that gets no longer than `limit_s`; true when it returned.
 template <typename Body>

@@ -181,6 +181,22 @@ TEST(Ranges, CopiesBeyondAnAllocationAreRefused) {
     remove_range(base, &range);
 }
 
+TEST(Ranges, WhatMustBeTheDevicesIsNoPageableMemory) {
+    const std::uint64_t base = wire::kArenaBase + (5ull << 30);
+    Range range = make_range(base, 1000, RangeKind::kDevice);
+    ASSERT_TRUE(add_range(&range));
+    Place place{};
+    EXPECT_TRUE(place_on_device(base + 10, 990, &place));
+    EXPECT_FALSE(place.host_side);
+    EXPECT_EQ(place.address, base + 10);
+    EXPECT_FALSE(place_on_device(base + 10, 991, &place));
+    int local = 0;
+    EXPECT_FALSE(place_on_device(reinterpret_cast<std::uint64_t>(&local), sizeof(local), &place));
+    remove_range(base, &range);
+    EXPECT_FALSE(place_on_device(0x1000, 4, &place))
+        << "nobody has it, and there is no host to ask";
+}
+
 /// What a graph had is free when the graph is gone, and nobody tells the guest.
 TEST(Ranges, WhatIsGivenOutAnewTakesThePlaceOfWhatLayThere) {
     const std::uint64_t base = wire::kArenaBase + (3ull << 30);
@@ -214,6 +230,23 @@ TEST(Ranges, RegisteredPagesAreKnownByTheirAlias) {
     EXPECT_TRUE(place_of(address + 8000, 400, &place));  // Runs past the registration.
     EXPECT_TRUE(place.host_side);
     remove_range(address, &range);
+}
+
+TEST(BulkArea, GivesAnExtentOnlyWhereOneFits) {
+    static std::byte pages[4 * wire::kPageBytes];
+    static session::BulkArea area;
+    area.attach(pages, sizeof(pages));
+    std::uint32_t first = 99;
+    ASSERT_TRUE(area.try_allocate(3, &first));
+    EXPECT_EQ(first, 0u);
+    EXPECT_FALSE(area.try_allocate(2, &first));
+    ASSERT_TRUE(area.try_allocate(1, &first));
+    EXPECT_EQ(first, 3u);
+    EXPECT_FALSE(area.try_allocate(1, &first));
+    area.free(1, 2);
+    ASSERT_TRUE(area.try_allocate(2, &first));
+    EXPECT_EQ(first, 1u);
+    EXPECT_FALSE(area.allocate(5, &first)) << "it can never fit";
 }
 
 /// Memory whose last byte is followed by a page that may not be read.

@@ -16,58 +16,6 @@
 namespace gantry::test {
 namespace {
 
-constexpr auto kOpA = static_cast<cuda::Op>(100);
-constexpr auto kOpB = static_cast<cuda::Op>(101);
-
-CUresult plain_call(cuda::Op op) {
-    return session::call(op, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr);
-}
-
-TEST(Session, StartsAndReadsFacts) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker) {
-        CHECK_OR_EXIT(session::gate() == CUDA_ERROR_NOT_INITIALIZED);
-        worker.start();
-        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
-        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
-        CHECK_OR_EXIT(session::device_count() == 1);
-        CHECK_OR_EXIT(std::strcmp(session::device_facts(0)->name, "Fake GPU") == 0);
-        CHECK_OR_EXIT(session::device_facts(1) == nullptr);
-        CHECK_OR_EXIT(session::device_facts(-1) == nullptr);
-        CHECK_OR_EXIT(session::driver_version() == 13000);
-    }));
-}
-
-TEST(Session, RefusesAnotherTable) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker) {
-        worker.hello_hash = 0x9999;
-        worker.start();
-        CHECK_OR_EXIT(session::start() == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
-        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_ERROR_NOT_INITIALIZED);
-    }));
-}
-
-TEST(Session, TellsWhyGantrydRefuses) {
-    EXPECT_TRUE(in_child([](FakeWorker& worker) {
-        worker.accept = 0;
-        worker.start();
-        session::Attachment attachment;
-        session::AttachProblem problem;
-        CHECK_OR_EXIT(!session::attach(getenv("GANTRY_TRANSPORT"), 0, 5000, &attachment, &problem));
-        CHECK_OR_EXIT(std::strstr(problem.text, "quota of this user is used up") != nullptr);
-    }));
-}
-
-TEST(Session, RefusesUnknownSettings) {
-    EXPECT_TRUE(in_child([](FakeWorker&) {
-        setenv("GANTRY_TRANSPROT", "unix:/x", 1);
-        CHECK_OR_EXIT(session::start() == CUDA_ERROR_INVALID_VALUE);
-    }));
-    EXPECT_TRUE(in_child([](FakeWorker&) {
-        setenv("GANTRY_TRANSPORT", "carrier-pigeon:home", 1);
-        CHECK_OR_EXIT(session::start() == CUDA_ERROR_INVALID_VALUE);
-    }));
-}
-
 TEST(Session, KnowsEventsFromWhatTheHostShows) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         using session::EventState;
@@ -133,6 +81,42 @@ TEST(Session, KnowsEventsFromWhatTheHostShows) {
     }));
 }
 
+// While one thread waits for room to have the host look, the others answer all the same.
+TEST(Session, AThreadThatAsksTheHostToLookHoldsUpNoOther) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        using session::EventState;
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        worker.host().shows_events = 1;
+        worker.hold(true);
+        std::atomic<bool> enough{false};
+        std::thread fills([&] {
+            while (!enough) {
+                CHECK_OR_EXIT(session::post(kOpB, nullptr, 0, nullptr, 0) == CUDA_SUCCESS);
+            }
+        });
+        for (std::uint64_t tail = 0; tail != session::g_connection.ring.tail();) {
+            tail = session::g_connection.ring.tail();
+            usleep(50'000);
+        }
+        std::atomic<int> pending{0};
+        const auto looks = [&] {
+            const std::uint64_t event = cuda::slot_handle(cuda::HandleKind::kEvent, 1, 300);
+            pending += session::look_at_event(event, 4096) == EventState::kPending ? 1 : 0;
+        };
+        std::thread first(looks);
+        usleep(100'000);
+        std::thread second(looks);
+        usleep(100'000);
+        enough = true;
+        worker.hold(false);
+        first.join();
+        second.join();
+        fills.join();
+        CHECK_OR_EXIT(pending == 2);
+    }));
+}
+
 TEST(Session, KnowsAStreamThatHasJustRunDry) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         worker.start();
@@ -153,6 +137,9 @@ TEST(Session, KnowsAStreamThatHasJustRunDry) {
         CHECK_OR_EXIT(synchronise());
         std::thread([] { CHECK_OR_EXIT(!session::is_synchronised(5)); }).join();
         CHECK_OR_EXIT(session::is_synchronised(5));
+        session::thread()->in_callback = 1;
+        CHECK_OR_EXIT(!session::is_synchronised(5));
+        session::thread()->in_callback = 0;
         std::thread([] { session::post(kOpB, nullptr, 0, nullptr, 0); }).join();
         CHECK_OR_EXIT(!session::is_synchronised(5));
         CHECK_OR_EXIT(synchronise());
@@ -201,6 +188,23 @@ TEST(Session, RingsOnceForEachSleepOfTheWorker) {
         CHECK_OR_EXIT(rings_of_ten() == 1);
         worker.host().consumer_sleeps.store(0);
         CHECK_OR_EXIT(rings_of_ten() == 0);
+    }));
+}
+
+// The answer has come, so that the worker may sleep again when the confirm is posted.
+TEST(Session, RingsForAConfirmToo) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            self.host().consumer_sleeps.store(9);
+            self.answer(command, 0);
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        worker.host().announce.store(1);
+        const std::uint32_t before = worker.guest().doorbell.load();
+        CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(worker.confirms == 1);
+        CHECK_OR_EXIT(worker.guest().doorbell.load() == before + 1);
     }));
 }
 
@@ -361,7 +365,8 @@ TEST(Session, ChildOfAForkIsNotInitialised) {
                 session::start() == CUDA_ERROR_NOT_INITIALIZED &&
                 plain_call(kOpA) == CUDA_ERROR_NOT_INITIALIZED &&
                 session::post(kOpA, nullptr, 0, nullptr, 0) == CUDA_ERROR_NOT_INITIALIZED;
-            _exit(fine ? 0 : 1);
+            session::end();
+            _exit(fine && session::gate() == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
         }
         int status = 0;
         waitpid(child, &status, 0);
@@ -481,6 +486,24 @@ TEST(Session, LongAnswersUseTheOfferedExtent) {
     }));
 }
 
+TEST(Session, AnAnswerMayFillItsExtent) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        constexpr std::uint32_t kBytes = 2 * wire::kPageBytes;
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            std::memset(self.bulk(), 0x5a, kBytes);  // The first pages are free.
+            self.answer_bulk(command, 0, kBytes);
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        const std::vector<unsigned char> expected(kBytes, 0x5a);
+        std::vector<unsigned char> trailing(kBytes);
+        std::uint32_t got = 0;
+        CHECK_OR_EXIT(session::call(kOpA, nullptr, 0, nullptr, 0, nullptr, 0, trailing.data(),
+                                    kBytes, &got) == CUDA_SUCCESS);
+        CHECK_OR_EXIT(got == kBytes && trailing == expected);
+    }));
+}
+
 TEST(Session, DeviceOutputComesOutBeforeTheCallReturns) {
     EXPECT_TRUE(in_child([](FakeWorker& worker) {
         worker.printed = "hello from the device\n";
@@ -562,6 +585,33 @@ TEST(Session, PinnedPoolGivesDisjointPagesAtTheFixedAddress) {
         session::pinned_free(a);
         CHECK_OR_EXIT(session::pinned_allocate(12'288) == a);
         CHECK_OR_EXIT(session::pinned_allocate(1ull << 40) == nullptr);
+    }));
+}
+
+TEST(Session, PinnedExtentsStayTheirOwnersWhateverElseIsFreed) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        constexpr std::uint64_t kPage = wire::kPageBytes;
+        const auto at = [](std::uint64_t page) {
+            return reinterpret_cast<void*>(wire::kPinnedBase + page * kPage);
+        };
+        const auto handed_out = [&] { return worker.guest().pinned_high_water.load() / kPage; };
+        CHECK_OR_EXIT(handed_out() == 0);
+        for (std::uint64_t page = 0; page < 5; ++page) {
+            CHECK_OR_EXIT(session::pinned_allocate(kPage) == at(page));
+            CHECK_OR_EXIT(handed_out() == page + 1);
+        }
+        session::pinned_free(at(1));
+        session::pinned_free(at(2));
+        CHECK_OR_EXIT(session::pinned_allocate(2 * kPage) == at(1));
+        session::pinned_free(at(0));
+        CHECK_OR_EXIT(session::pinned_allocate(2 * kPage) == at(5));
+        CHECK_OR_EXIT(handed_out() == 7);
+        session::pinned_free(at(5));
+        CHECK_OR_EXIT(session::pinned_allocate(kPage) == at(0));
+        CHECK_OR_EXIT(session::pinned_allocate(kPage) == at(5));
+        CHECK_OR_EXIT(handed_out() == 7);  // It was used once: a mirror has to compare it.
     }));
 }
 
