@@ -171,7 +171,7 @@ void SourceMachine::Impl::on_taken_back() {
         enter(SourceState::kHolding, settings_.operator_deadline);
         timers_.set(Timer::kPoll, now_ + settings_.job_poll);
     }
-    if (std::exchange(resumed_meanwhile_, false)) {
+    if (resumed_meanwhile_) {
         roll_back();
     } else {
         emit(action::QueryDomain{});

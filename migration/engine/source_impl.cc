@@ -353,7 +353,6 @@ void SourceMachine::Impl::go_on_without_lost() {
         m_->doomed = true;
         m_->doom = {Code::kDataLoss, "session.lost", "A worker of the session died at the source."};
     }
-    timers_.clear_all();
     enter(SourceState::kThawing, settings_.freeze_deadline);
     emit(action::Thaw{});
 }

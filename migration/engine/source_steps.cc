@@ -159,10 +159,6 @@ void SourceMachine::Impl::resend_round(const Error& why) {
     if (state_ == SourceState::kFrozen) {
         enter(SourceState::kFinalRound, std::nullopt);
     }
-    if (state_ == SourceState::kFreezing) {
-        m_->round_in_flight = false;  // everything of it goes again in the final round
-        m_->round_sent = false;
-    }
     close_round_stats();  // what was sent was sent, although it goes again
     ++m_->round;          // late batches of the failed one are dropped by the target
     m_->round_in_flight = true;

@@ -92,7 +92,6 @@ void TargetMachine::Impl::on(const target_event::OperatorAbort& /*event*/) {
 }
 
 void TargetMachine::Impl::on(const target_event::AdmissionAsked& event) {
-    domain_known_ = true;  // its events come from here on
     id_ = event.migration;
     capabilities_ = event.capabilities;
     ticket_ = event.ticket;
