@@ -189,6 +189,20 @@ TEST_F(LongPause, OfAnAdmittedGuestCancelsLibvirtsJobAndNoAttemptBeginsMeanwhile
     EXPECT_FALSE(prepare(next).empty()) << "it was too late: the session goes with its guest";
 }
 
+TEST_F(LongPause, AnAttemptBeginsAtOnceWhenTheCancelledJobHasEnded) {
+    to_precopy();
+    ASSERT_NE(sent<MsgConverged>(rounds_until_verdict(2 * kGib)), nullptr);
+    SourceActions actions;
+    for (int i = 0; i < 8 && finished(actions) == nullptr; ++i) {
+        actions = round(14 * kGib, Duration{14'000'000});
+    }
+    ASSERT_TRUE(aborts_job(actions));
+    const MigrationId next{7, 8};
+    EXPECT_TRUE(prepare(next).empty());
+    step(source_event::JobFailed{});
+    EXPECT_FALSE(prepare(next).empty()) << "there is no job left that would end it";
+}
+
 TEST_F(LongPause, WhereLibvirtMayNotBeAskedAnAdmittedGuestKeepsItsSession) {
     Settings settings = for_anybody();
     settings.may_abort_job = false;

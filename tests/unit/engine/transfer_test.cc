@@ -13,6 +13,8 @@ TEST(Compression, PaysOnSlowLinksOnly) {
     inputs = {125e6, 600e6, 3e9, 0.95};
     EXPECT_FALSE(compression_pays(inputs)) << "hardly compressible";
     EXPECT_FALSE(compression_pays({})) << "nothing measured";
+    EXPECT_FALSE(compression_pays({10, 11, 100, 0.5})) << "a tenth more is too little";
+    EXPECT_TRUE(compression_pays({10, 11.5, 100, 0.5}));
 }
 
 Convergence judge_move(const std::vector<RoundRecord>& records, std::uint64_t resident,
@@ -105,6 +107,19 @@ TEST(Downtime, MemoryWrittenOverAndOverIsCountedOnce) {
         {128, 128, Duration{700'000}, Duration{}, Duration{1'200'000}}};
     EXPECT_EQ(estimate_remaining_bytes(rounds, 1'000, Duration{1'200'000}), 128U);
     EXPECT_EQ(estimate_remaining_bytes(rounds, 1'000, Duration{350'000}), 64U);
+}
+
+TEST(Downtime, TheSlopeBetweenTwoRoundsIsNotThatBehindTheLast) {
+    const std::vector<RoundRecord> rounds{
+        {1'000, 1'000, Duration{4'000'000}},
+        {100, 100, Duration{500'000}, Duration{}, Duration{1'000'000}},
+        {200, 200, Duration{500'000}, Duration{}, Duration{1'100'000}}};
+    const auto bytes_after = [&](std::int64_t us) {
+        return static_cast<double>(estimate_remaining_bytes(rounds, 100'000, Duration{us}));
+    };
+    EXPECT_NEAR(bytes_after(500'000), 50, 1);
+    EXPECT_NEAR(bytes_after(1'050'000), 150, 1) << "between them";
+    EXPECT_NEAR(bytes_after(2'200'000), 400, 1) << "two that lie close together say little";
 }
 
 TEST(Downtime, NeverShrinksWithTheTimeThatHasPassed) {
