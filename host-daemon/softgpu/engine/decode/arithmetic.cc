@@ -1,4 +1,7 @@
 // Decoding of integer and floating arithmetic.
+#include <algorithm>
+#include <iterator>
+
 #include "host-daemon/softgpu/engine/decode/decoder.h"
 
 namespace gantry::softgpu {
@@ -365,11 +368,7 @@ void Decoder::op_testp(Operands operands) {
     }
     Inst& inst = emit(exec::test_property(), {.dst = dst, .a = a});
     inst.flags = type == Type::kF64;
-    for (std::uint16_t i = 0; i < 6; ++i) {
-        if (kNames[i] == name) {
-            inst.aux = i;
-        }
-    }
+    inst.aux = static_cast<std::uint16_t>(std::ranges::find(kNames, name) - std::begin(kNames));
 }
 
 }  // namespace gantry::softgpu
