@@ -1,7 +1,9 @@
 // The session against a fake worker. A session is one per process, so each test's body runs in a
 // child process of its own.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,24 @@
 #include "guest-shim/session/connection.h"
 #include "guest-shim/session/session.h"
 #include "tests/unit/shim/in_child.h"
+
+namespace gantry::test {
+namespace {
+
+thread_local void (*t_on_yield)() = nullptr;
+
+}  // namespace
+}  // namespace gantry::test
+
+/// As libc's, which this one takes the place of in this program: what happens while a thread offers
+/// its processor to others is the test's choice.
+extern "C" int sched_yield() noexcept {
+    if (gantry::test::t_on_yield != nullptr) {
+        gantry::test::t_on_yield();
+        return 0;
+    }
+    return static_cast<int>(syscall(SYS_sched_yield));
+}
 
 namespace gantry::test {
 namespace {
@@ -291,6 +311,60 @@ TEST(Session, AThreadSaysOnceThatItWaitsForWhatItQueues) {
         for (std::size_t i = 0; i < seen.size(); ++i) {
             CHECK_OR_EXIT(((seen[i].flags & wire::kCommandIsAwaited) != 0) == expected[i]);
         }
+    }));
+}
+
+/// With one processor: a wait offers it to others, and after eight in a row that this has helped
+/// the next one sleeps, once.
+TEST(Session, AWaitSleepsNowAndThenWhereProcessorsAreFew) {
+    EXPECT_TRUE(in_child([](FakeWorker& worker) {
+        // Not on the stack: the worker's thread outlives this body.
+        static std::atomic<int> current{0};   // The call under way ...
+        static std::atomic<int> allowed{0};   // ... the last one that may be answered ...
+        static std::atomic<int> answered{0};  // ... and that was.
+        worker.on_call = [](FakeWorker& self, const Seen& command) {
+            while (allowed <= answered) {
+                usleep(50);
+            }
+            self.answer(command, 0);
+            ++answered;
+        };
+        worker.start();
+        CHECK_OR_EXIT(session::start() == CUDA_SUCCESS);
+        session::g_connection.cpus = 1;
+        static std::atomic<bool> has_ended{false};
+        std::thread lets_sleepers_go([&worker] {
+            while (!has_ended) {
+                const int call = current;
+                for (const auto& waiting : worker.guest().lane_waiting) {
+                    if (waiting != 0) {
+                        allowed = call;
+                    }
+                }
+                usleep(100);
+            }
+        });
+        static bool has_yielded;
+        t_on_yield = [] {
+            has_yielded = true;
+            allowed = current.load();
+            while (answered < current) {
+                usleep(50);
+            }
+        };
+        std::string ways;
+        for (int call = 1; call <= 40; ++call) {
+            has_yielded = false;
+            current = call;
+            CHECK_OR_EXIT(plain_call(kOpA) == CUDA_SUCCESS);
+            ways += has_yielded ? 'y' : 's';
+        }
+        t_on_yield = nullptr;
+        has_ended = true;
+        lets_sleepers_go.join();
+        const std::size_t first = ways.find('s');  // The start's own waits have counted before.
+        CHECK_OR_EXIT(first <= 8);
+        CHECK_OR_EXIT(ways.substr(first, 27) == "syyyyyyyysyyyyyyyysyyyyyyyy");
     }));
 }
 

@@ -247,5 +247,31 @@ ld.param.u64 %rd1, [po];
     EXPECT_EQ(out[1], 0U);  // no buffer for a block larger than the device takes
 }
 
+TEST(SoftgpuControl, ACopyThatAKernelAsksForReachesWhatKernelsReach) {
+    const Loaded loaded = load_or_die(R"(
+.extern .func (.param .b32 r) __cudaCDP2MemcpyAsync (.param .b64 to, .param .b64 from,
+ .param .b64 size, .param .b32 kind, .param .b64 stream);
+.visible .entry k(.param .u64 pto, .param .u64 pfrom) { .reg .b64 %rd<3>; .reg .b32 %r<2>;
+ld.param.u64 %rd1, [pto]; ld.param.u64 %rd2, [pfrom];
+{ .param .b64 to; .param .b64 from; .param .b64 size; .param .b32 kind; .param .b64 stream;
+.param .b32 e;
+st.param.b64 [to], %rd1; st.param.b64 [from], %rd2; st.param.b64 [size], 16;
+st.param.b32 [kind], 3; st.param.b64 [stream], 0;
+call.uni (e), __cudaCDP2MemcpyAsync, (to, from, size, kind, stream); }
+ret; })");
+    std::vector<std::uint32_t> from{1, 2, 3, 4};
+    for (const bool is_lent : {true, false}) {
+        std::vector<std::uint32_t> to(4);
+        Params params;
+        params.pointer(to).add(reinterpret_cast<std::uint64_t>(from.data()));
+        if (is_lent) {
+            params.lend(from.data(), 16);
+        }
+        const LaunchStatus status = launch(loaded, "k", {}, {1, 1, 1}, params);
+        EXPECT_EQ(status.error, is_lent ? LaunchError::kNone : LaunchError::kIllegalAddress);
+        EXPECT_EQ(to == from, is_lent);
+    }
+}
+
 }  // namespace
 }  // namespace gantry::softgpu::test

@@ -128,6 +128,10 @@ TEST(SoftgpuConvert, IntegerWidthsAndSaturation) {
     EXPECT_EQ(evaluate("cvt.pack.sat.u8.s32.b32 %r0, %r1, %r2, %r3;", "%r0", {300}, {0xffffffff},
                        {0xabcd1234})[0],
               0x1234ff00U);
+    EXPECT_EQ(evaluate("cvt.pack.sat.s16.s32 %r0, %r1, %r2;", "%r0", {100'000}, {0xfffffffb})[0],
+              0x7ffffffbU);
+    EXPECT_EQ(evaluate("cvt.pack.sat.u16.s32 %r0, %r1, %r2;", "%r0", {0xfffffffb}, {100'000})[0],
+              0x0000ffffU);
 }
 
 TEST(SoftgpuConvert, FloatToFloat) {

@@ -100,6 +100,19 @@ TEST(SoftgpuFloat, MovesOfBitsFlushToo) {
     EXPECT_EQ(two("min.f32", 0x80000001, f32(1)), 0x80000001U);
 }
 
+TEST(SoftgpuFloat, MinMaxOfMagnitudesHaveTheSignOfTheProduct) {
+    const auto both = [](float a, float b) {
+        return std::pair{
+            as_f32(evaluate("min.xorsign.abs.f32 %r0, %r1, %r2;", "%r0", {f32(a)}, {f32(b)})[0]),
+            as_f32(evaluate("max.xorsign.abs.f32 %r0, %r1, %r2;", "%r0", {f32(a)}, {f32(b)})[0])};
+    };
+    EXPECT_EQ(both(-3, 2), (std::pair{-2.0F, -3.0F}));
+    EXPECT_EQ(both(3, -2), (std::pair{-2.0F, -3.0F}));
+    EXPECT_EQ(both(-2, 3), (std::pair{-2.0F, -3.0F}));
+    EXPECT_EQ(both(-3, -2), (std::pair{2.0F, 3.0F}));
+    EXPECT_EQ(both(3, 2), (std::pair{2.0F, 3.0F}));
+}
+
 TEST(SoftgpuFloat, MinMaxPreferNumbers) {
     const u64 nan = 0x7fc00000;
     EXPECT_EQ(evaluate("min.f32 %r0, %r1, %r2;", "%r0", {nan}, {f32(3)})[0], f32(3));

@@ -32,6 +32,16 @@ TEST(SoftgpuFrontEnd, ErrorsHaveLineAndColumn) {
     EXPECT_THAT(error_of(".target sm_99999999999\n"), HasSubstr("expected a target such as sm_90"));
 }
 
+TEST(SoftgpuFrontEnd, AnInstructionWithoutItsOperandsIsRefused) {
+    for (const char* instruction : {"activemask.b32", "mov.u32 %r1", "add.s32 %r1, %r1",
+                                    "redux.sync.add.s32 %r1", "match.any.sync.b32 %r1"}) {
+        EXPECT_NE(error_of(std::string(".visible .entry k() { .reg .b32 %r1; ") + instruction +
+                           "; ret; }"),
+                  "")
+            << instruction;
+    }
+}
+
 TEST(SoftgpuFrontEnd, NestingIsBounded) {
     EXPECT_THAT(error_of(".global .u32 a[" + std::string(100000, '(') + "1];"),
                 HasSubstr("nested too deeply"));
@@ -152,6 +162,27 @@ TEST(SoftgpuFrontEnd, LinksTextsWithClashingLocalNames) {
         EXPECT_EQ(out[0], 5120U);
     }
     EXPECT_THAT(error_of(kUser), HasSubstr("undefined external variable 'common_word'"));
+}
+
+TEST(SoftgpuFrontEnd, SharedMemoryOfAnotherTextIsTheSame) {
+    const std::string user = R"(
+.extern .shared .align 4 .b8 box[16];
+.visible .func put() { .reg .b32 %r<3>; mov.u32 %r1, 77; st.shared.u32 [box+4], %r1; ret; })";
+    const std::string definer = R"(
+.extern .func put();
+.visible .shared .align 4 .b8 box[16];
+.visible .entry k(.param .u64 po) { .reg .b32 %r<3>; .reg .b64 %rd<3>;
+mov.u32 %r1, 5; st.shared.u32 [box+4], %r1;
+call put; ld.shared.u32 %r2, [box+4];
+ld.param.u64 %rd1, [po]; st.global.u32 [%rd1], %r2; ret; })";
+    for (const bool swapped : {false, true}) {
+        auto loaded = swapped ? load({definer, user}) : load({user, definer});
+        ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+        std::vector<std::uint32_t> out(1);
+        const LaunchStatus status = launch(*loaded, "k", {}, {1, 1, 1}, Params().pointer(out));
+        ASSERT_TRUE(status.ok()) << status.text;
+        EXPECT_EQ(out[0], 77U);
+    }
 }
 
 TEST(SoftgpuFrontEnd, WeakCommonAndDuplicateDefinitions) {

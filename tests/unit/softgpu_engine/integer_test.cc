@@ -303,6 +303,25 @@ TEST(SoftgpuInteger, BytesOfAHalfWord) {
                 [](u64 a, u64, u64) { return ((a & 0xff) << 8) | ((a >> 8) & 0xff); });
 }
 
+TEST(SoftgpuInteger, VideoAveragesRoundAwayFromZero) {
+    for (const u32 parts : {2U, 4U}) {
+        const std::string name = "vavrg" + std::to_string(parts);
+        expect32(name + ".s32.s32.s32 %r0, %r1, %r2, 0;", [parts](u32 a, u32 b, u32) {
+            const u32 bits = 32 / parts;
+            u32 all = 0;
+            for (u32 shift = 0; shift < 32; shift += bits) {
+                const auto part = [&](u32 word) {
+                    return S(word << (32 - bits - shift)) >> (32 - bits);
+                };
+                const s32 sum = part(a) + part(b);
+                const s32 average = sum / 2 + sum % 2;
+                all |= (U(average) & (~0U >> (32 - bits))) << shift;
+            }
+            return all;
+        });
+    }
+}
+
 TEST(SoftgpuInteger, VideoResultsMergedIntoAPartAreRefused) {
     for (const char* part : {"b1", "h0"}) {
         const auto loaded = load({std::string(".visible .entry k() { .reg .b32 %r<9>;\n"

@@ -276,5 +276,34 @@ ret; })");
     EXPECT_THAT(out, ::testing::ElementsAre(53U, 53U, 50U, 0U));
 }
 
+TEST(SoftgpuMemory, ABarrierHasOnePhaseAfterTheOther) {
+    const Loaded loaded = load_or_die(R"(
+.visible .entry k(.param .u64 po) {
+.reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<9>;
+.shared .align 8 .b8 bar[8];
+ld.param.u64 %rd2, [po];
+mov.u32 %r2, bar; mov.u32 %r3, 0;
+mbarrier.init.shared::cta.b64 [%r2], 2;
+NEXT:
+and.b32 %r4, %r3, 1;
+mbarrier.arrive.shared::cta.b64 %rd3, [%r2];
+mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r2], %r4;
+selp.u32 %r5, 10, 0, %p1;
+mbarrier.arrive.shared::cta.b64 %rd3, [%r2];
+mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r2], %r4;
+@%p1 add.u32 %r5, %r5, 1;
+st.global.u32 [%rd2], %r5;
+add.u64 %rd2, %rd2, 4; add.u32 %r3, %r3, 1;
+setp.lt.u32 %p2, %r3, 4;
+@%p2 bra NEXT;
+ret; })");
+    std::vector<u32> out(4, 99);
+    Params params;
+    params.pointer(out);
+    const LaunchStatus status = launch(loaded, "k", {}, {1, 1, 1}, params);
+    ASSERT_TRUE(status.ok()) << status.text;
+    EXPECT_THAT(out, ::testing::Each(1U)) << "not by the first of two, and by the second";
+}
+
 }  // namespace
 }  // namespace gantry::softgpu::test

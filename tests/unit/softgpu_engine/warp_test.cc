@@ -48,6 +48,12 @@ TEST(SoftgpuWarp, VotesAndMatches) {
     EXPECT_EQ(evaluate("redux.sync.add.s32 %r0, %r9, -1;", "%r0", in)[9], 496U);
     EXPECT_EQ(evaluate("sub.u32 %r4, %r9, 9; redux.sync.min.s32 %r0, %r4, -1;", "%r0", in)[9],
               static_cast<u32>(-9));
+    const std::string as_float = "cvt.rn.f32.u32 %r4, %r9; redux.sync.";
+    EXPECT_EQ(evaluate(as_float + "max.f32 %r0, %r4, -1;", "%r0", in)[9], f32(31));
+    EXPECT_EQ(evaluate(as_float + "min.f32 %r0, %r4, -1;", "%r0", in)[9], f32(0));
+    EXPECT_FALSE(load({".visible .entry k() { .reg .b32 %r<2>; "
+                       "redux.sync.add.f32 %r0, %r1, -1; ret; }"})
+                     .ok());
     EXPECT_EQ(evaluate("elect.sync %r0|%p0, 0xfff0;", "%p0", in)[4], 1U);
     EXPECT_EQ(evaluate("setp.gt.u32 %p1, %r9, 29; mov.u32 %r0, 0; @%p1 activemask.b32 %r0;", "%r0",
                        in)[31],
@@ -286,6 +292,31 @@ suld.b.2d.b32.zero %r5, [%rd1, {%r2, 9}]; sust.b.2d.b32.zero [%rd1, {%r2, 9}], %
     EXPECT_THAT(texels, ::testing::ElementsAre(1U, 2U, 3U, 4U, 6U, 7U, 8U, 9U));
     EXPECT_EQ(launch(loaded, "k", {}, {5, 1, 1}, Params().add(u64{9}), services).error,
               LaunchError::kIllegalAddress);
+    EXPECT_EQ(launch(loaded, "k", {}, {4, 1, 1}, Params().add(u64{8}), services).error,
+              LaunchError::kIllegalInstruction)
+        << "there is no such surface";
+}
+
+TEST(SoftgpuWarp, AClampedAccessThatIsLargerThanTheSurfaceReadsAndWritesNothing) {
+    const Loaded loaded = load_or_die(R"(
+.visible .entry k(.param .u64 h, .param .u64 po) { .reg .b32 %r<9>; .reg .b64 %rd<5>;
+ld.param.u64 %rd1, [h]; ld.param.u64 %rd2, [po]; mov.u32 %r1, 0; mov.u64 %rd3, 77;
+suld.b.2d.b64.clamp %rd4, [%rd1, {%r1, %r1}]; st.global.u64 [%rd2], %rd4;
+sust.b.2d.b64.clamp [%rd1, {%r1, %r1}], %rd3; ret; })");
+    std::vector<u32> texels(4, 0xabcdU);
+    OneTexture unit;
+    unit.plane.format = {TexelKind::kUnsigned, 32, 1};
+    unit.plane.level = {reinterpret_cast<u64>(texels.data()), 1, 1, 1, 16, 16};
+    TestServices services;
+    services.unit = &unit;
+    services.lent.add(reinterpret_cast<u64>(texels.data()), texels.size() * sizeof(u32));
+    std::vector<u64> out(1, 99);
+    Params params;
+    params.add(u64{9}).pointer(out);
+    const LaunchStatus status = launch(loaded, "k", {}, {1, 1, 1}, params, services);
+    ASSERT_TRUE(status.ok()) << status.text;
+    EXPECT_EQ(out[0], 0U);
+    EXPECT_THAT(texels, ::testing::Each(0xabcdU));
 }
 
 }  // namespace
