@@ -149,7 +149,6 @@ MAY_BE_UNSEEN = (
     "host-daemon/execution/calls/capture.cc", "host-daemon/execution/dispatch/run_call.cc",
     "host-daemon/execution/memory/device_memory.h", "host-daemon/execution/process/guest_process.h",
     "host-daemon/softgpu", "host-daemon/state/parts/part_source.cc",
-    "host-daemon/supervisor/moves",
 )
 
 DECLARED = re.compile(r"^\s*(?:mutable |static |constinit |session::|gantry::)*"

@@ -1,6 +1,5 @@
 #include "host-daemon/supervisor/base/runtime.h"
 
-#include <condition_variable>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -28,11 +27,11 @@ private:
 
 class ThreadCondition final : public Condition {
 public:
-    void wait(std::unique_lock<std::mutex>& lock) override { changed_.wait(lock); }
+    void wait(MutexLock& lock) override { changed_.wait(lock); }
     void notify_all() override { changed_.notify_all(); }
 
 private:
-    std::condition_variable changed_;
+    CondVar changed_;
 };
 
 class RealRuntime final : public Runtime {

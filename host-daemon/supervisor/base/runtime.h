@@ -10,8 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
+
+#include "proto/base/mutex.h"
 
 namespace gantry::supervisor {
 
@@ -26,11 +27,11 @@ public:
     virtual void stop() = 0;
 };
 
-/// As std::condition_variable.
+/// As CondVar (proto/base/mutex.h).
 class Condition {
 public:
     virtual ~Condition() = default;
-    virtual void wait(std::unique_lock<std::mutex>& lock) = 0;
+    virtual void wait(MutexLock& lock) = 0;
     virtual void notify_all() = 0;
 };
 

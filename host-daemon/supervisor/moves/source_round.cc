@@ -252,7 +252,7 @@ void SourceRunner::send_complete(engine::FreezeToken token, std::uint64_t round)
         complete.parts.push_back(std::move(*final_part));
     }
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         status_.digest = digest;
     }
     message.body = std::move(complete);

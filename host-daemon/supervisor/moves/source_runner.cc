@@ -104,22 +104,22 @@ void SourceRunner::remember_link(engine::MigrationId migration, const std::strin
 
 std::shared_ptr<BulkQueue> SourceRunner::bulk(engine::MigrationId migration,
                                               const std::string& peer) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return bulk_migration_ == migration && status_.peer == peer ? bulk_ : nullptr;
 }
 
 std::shared_ptr<BulkQueue> SourceRunner::current_bulk() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return bulk_;
 }
 
 SourceStatus SourceRunner::status() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return status_;
 }
 
 void SourceRunner::publish(bool ends) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     status_.ends = status_.ends || ends;
     status_.state = machine_.state();
     status_.epoch = machine_.epoch();
@@ -406,7 +406,7 @@ void SourceRunner::step(const engine::SourceEvent& event) {
         std::visit(Carrier{*this}, action);
     }
     if (ends) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         status_.ends = false;
     }
     if (const auto outcome = std::exchange(outcome_, std::nullopt)) {

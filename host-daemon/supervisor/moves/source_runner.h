@@ -27,6 +27,7 @@
 #include "migration/engine/source_machine.h"
 #include "migration/transport/bulk_queue.h"
 #include "migration/transport/links.h"
+#include "proto/base/mutex.h"
 #include "proto/base/ticket.h"
 
 namespace gantry::supervisor {
@@ -169,10 +170,10 @@ private:
 
     std::atomic<bool> is_stopped_{false};
     std::atomic<std::uint64_t> cut_serial_{0};  ///< Counted up: rounds ordered before end early.
-    mutable std::mutex mutex_;                  // bulk_, bulk_migration_, status_
-    std::shared_ptr<BulkQueue> bulk_;
-    std::optional<engine::MigrationId> bulk_migration_;
-    SourceStatus status_;
+    mutable Mutex mutex_;
+    std::shared_ptr<BulkQueue> bulk_ GANTRY_GUARDED_BY(mutex_);
+    std::optional<engine::MigrationId> bulk_migration_ GANTRY_GUARDED_BY(mutex_);
+    SourceStatus status_ GANTRY_GUARDED_BY(mutex_);
 
     const std::unique_ptr<Executor> slow_;
     const std::unique_ptr<Executor> main_;

@@ -49,12 +49,12 @@ void TargetRunner::receive(engine::Message message) {
 }
 
 TargetStatus TargetRunner::status() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return status_;
 }
 
 void TargetRunner::publish() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     status_.state = machine_.state();
     status_.epoch = machine_.epoch();
     status_.migration = machine_.migration();
@@ -213,7 +213,7 @@ void TargetRunner::step(const engine::TargetEvent& event) {
 
 void TargetRunner::order_apply(engine::FreezeToken token, std::vector<engine::FinalPart> parts) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (applying_ == token) {
             return;  // asked again while it is being done
         }
@@ -243,7 +243,7 @@ void TargetRunner::persist_owned(const engine::DurableRecord& record) {
 
 void TargetRunner::reserve(const engine::SessionNeeds& needs, engine::Seed seed) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         seed_ = seed;
     }
     if (auto reserved = sink_.reserve(needs); !reserved) {
@@ -267,7 +267,7 @@ void TargetRunner::tell_of_round(engine::RoundGate::Verdict verdict, std::uint64
 
 void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
     const auto verdict = [&] {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return gate_.await(round, batch_count);
     }();
     tell_of_round(verdict, round,
@@ -276,7 +276,7 @@ void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
 
 /// When it is known what is to become of it.
 engine::RoundGate::Entry TargetRunner::begin_batch(std::uint64_t round, std::uint64_t batch) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     auto entry = engine::RoundGate::Entry::kWait;
     while (true) {
         entry = gate_.begin(round, batch, status_.state == engine::TargetState::kReceiving);
@@ -293,7 +293,7 @@ void TargetRunner::count_bytes(const control::BulkDown& batch) {
     for (const control::BatchRun& run : batch.blocks().runs()) {
         blocks += run.count();
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     status_.progress.bytes_content += blocks * engine::kBlockBytes;
     status_.progress.bytes_sent += batch.ByteSizeLong();
     status_.progress.percent = std::max(
@@ -304,7 +304,7 @@ void TargetRunner::count_bytes(const control::BulkDown& batch) {
 
 void TargetRunner::end_batch(const control::BulkDown& batch, const Result<void>& applied) {
     const auto verdict = [&] {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return gate_.end(batch.round(), applied.ok());
     }();
     batches_changed_->notify_all();
@@ -314,7 +314,7 @@ void TargetRunner::end_batch(const control::BulkDown& batch, const Result<void>&
 Result<void> TargetRunner::apply_graph(engine::PartId part, const control::GraphBatch& graph) {
     engine::Seed seed;
     {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         while (is_preparing_) {
             batches_changed_->wait(lock);
         }
@@ -326,7 +326,7 @@ Result<void> TargetRunner::apply_graph(engine::PartId part, const control::Graph
     }
     const Result<void> prepared = sink_.prepare(part, seed, graph.graph());
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_preparing_ = false;
     }
     batches_changed_->notify_all();
@@ -375,7 +375,7 @@ Result<void> TargetRunner::apply(const control::BulkDown& batch) {
 void TargetRunner::bulk_lost(const Error& why) {
     std::uint64_t round = 0;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         round = gate_.round();
     }
     if (round != 0) {
@@ -402,7 +402,7 @@ Result<void> TargetRunner::apply_parts(const std::vector<engine::FinalPart>& par
         }
         all.merge(digest);
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     status_.digest = all;
     return {};
 }
@@ -413,7 +413,7 @@ void TargetRunner::apply_complete(engine::FreezeToken token, std::vector<engine:
         applied = sink_.mark_complete(token);
     }
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         applying_.reset();
     }
     if (applied) {

@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -80,7 +79,7 @@ private:
     Result<void> apply_graph(engine::PartId part, const control::GraphBatch& graph);
     engine::RoundGate::Entry begin_batch(std::uint64_t round, std::uint64_t batch);
     void count_bytes(const control::BulkDown& batch);
-    void count_remaining();  ///< With mutex_ held.
+    void count_remaining() GANTRY_REQUIRES(mutex_);
     void end_batch(const control::BulkDown& batch, const Result<void>& applied);
     void tell_of_round(engine::RoundGate::Verdict verdict, std::uint64_t round, const Error& why);
     Result<void> apply_content(const control::BulkDown& batch);
@@ -96,13 +95,13 @@ private:
     /// carried out.
     std::optional<engine::TargetEvent> outcome_;
 
-    mutable std::mutex mutex_;  // all below
+    mutable Mutex mutex_;
     const std::unique_ptr<Condition> batches_changed_;
-    engine::RoundGate gate_;
-    std::optional<engine::FreezeToken> applying_;
-    bool is_preparing_ = false;  ///< One graph at a time.
-    engine::Seed seed_;
-    TargetStatus status_;
+    engine::RoundGate gate_ GANTRY_GUARDED_BY(mutex_);
+    std::optional<engine::FreezeToken> applying_ GANTRY_GUARDED_BY(mutex_);
+    bool is_preparing_ GANTRY_GUARDED_BY(mutex_) = false;  ///< One graph at a time.
+    engine::Seed seed_ GANTRY_GUARDED_BY(mutex_);
+    TargetStatus status_ GANTRY_GUARDED_BY(mutex_);
 
     const std::unique_ptr<Executor> slow_;
     const std::unique_ptr<Executor> main_;

@@ -123,7 +123,8 @@ private:
 class SimCondition final : public supervisor::Condition {
 public:
     explicit SimCondition(SimRuntime& runtime) : runtime_(runtime) {}
-    void wait(std::unique_lock<std::mutex>& lock) override {
+    // The lock that it gives back is its caller's.
+    void wait(MutexLock& lock) override GANTRY_NO_THREAD_SAFETY_ANALYSIS {
         lock.unlock();
         // It looks again now and then: what has waited for is seen at the next notification.
         const std::uint64_t seen = serial_;
