@@ -10,9 +10,11 @@ light and in dark.
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -52,6 +54,14 @@ class AheadDaemon(Daemon):
                  "--kill-child=SIGTERM", self.build / "bin" / "gantryd", "--config",
                  self.folder / "gantryd.toml"],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment)
+
+    def kill(self, how=signal.SIGKILL):
+        if self.child is not None:  # unshare itself takes no signals while it waits.
+            pid = self.child.pid
+            for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), how)
+            self.child.wait(timeout=20 * PATIENCE)
+            self.child = None
 
 
 def records_of(daemon, session):
