@@ -74,6 +74,13 @@ void FakeWorker::find_words(std::uint32_t channels) {
     guest_ = reinterpret_cast<wire::GuestWords*>(region_ + layout_.guest_words);
     host_ = reinterpret_cast<wire::HostWords*>(region_ + layout_.host_words);
     replies_ = reinterpret_cast<wire::ReplyPage*>(region_ + layout_.replies);
+    has_words_.store(true);
+}
+
+void FakeWorker::await_words() const {
+    while (!has_words_.load()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
 }
 
 bool FakeWorker::attach() {
@@ -107,7 +114,9 @@ void FakeWorker::open_channel() {
     if (stop_) {
         return;
     }
-    find_words(guest_directory_->channel_count);
+    if (by_file) {
+        find_words(guest_directory_->channel_count);
+    }
     const std::uint64_t start = claim.generation << wire::kGenerationShift;
     host_->head.store(start);
     host_->worker_state.store(wire::WorkerState::kRunning);
@@ -230,7 +239,7 @@ void FakeWorker::answer(const Seen& command, std::uint32_t status, const void* p
 
 void FakeWorker::die(bool leave_a_note) {
     if (leave_a_note) {
-        host_->worker_state.store(wire::WorkerState::kDead);
+        host().worker_state.store(wire::WorkerState::kDead);
     }
     close(link_);
     stop_ = true;

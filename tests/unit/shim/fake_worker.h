@@ -52,13 +52,17 @@ public:
     void die(bool leave_a_note);
     void hold(bool held) { held_.store(held); }
 
-    [[nodiscard]] wire::HostWords& host() { return *host_; }
-    [[nodiscard]] wire::GuestWords& guest() { return *guest_; }
-    [[nodiscard]] wire::ReplyPage& reply(std::uint32_t lane) { return replies_[lane]; }
+    // These wait for the channel, which the region of a file has only when a program has claimed
+    // it.
+    [[nodiscard]] wire::HostWords& host() { return await_words(), *host_; }
+    [[nodiscard]] wire::GuestWords& guest() { return await_words(), *guest_; }
+    [[nodiscard]] wire::ReplyPage& reply(std::uint32_t lane) {
+        return await_words(), replies_[lane];
+    }
     /// The region as the host has it mapped, and where its parts lie.
     [[nodiscard]] std::byte* region() { return region_; }
-    [[nodiscard]] const wire::ChannelLayout& layout() const { return layout_; }
-    [[nodiscard]] std::byte* bulk() { return region_ + layout_.bulk; }
+    [[nodiscard]] const wire::ChannelLayout& layout() const { return await_words(), layout_; }
+    [[nodiscard]] std::byte* bulk() { return region_ + layout().bulk; }
     std::vector<Seen> take_seen();
 
     /// Runs before the answer to an attach.
@@ -80,6 +84,7 @@ private:
     bool attach();
     void open_channel();
     void find_words(std::uint32_t channels);
+    void await_words() const;
     void execute(const Seen& command);
     void control(const Seen& command);
 
@@ -94,6 +99,7 @@ private:
     wire::GuestWords* guest_ = nullptr;
     wire::HostWords* host_ = nullptr;
     wire::ReplyPage* replies_ = nullptr;
+    std::atomic<bool> has_words_{false};  ///< layout_ and the pointers above are there.
     wire::RingConsumer consumer_;
     std::thread thread_;
     std::atomic<bool> stop_{false};
