@@ -243,8 +243,11 @@ TEST(RingProducer, KeepsRoomForTheCommandsOfCallbacks) {
 
 TEST(CommandLoop, HostileRecordsStopTheChannelByName) {
     Channel channel;
-    channel.send(ControlOp::kDropImage);
+    const std::uint64_t first = channel.send(ControlOp::kDropImage);
     ASSERT_TRUE(channel.wait_for(1));
+    while (channel.loop.next() == first) {  // It moves on when the command has been executed.
+        std::this_thread::sleep_for(1ms);
+    }
     auto* header = reinterpret_cast<wire::CommandHeader*>(
         channel.ring + (channel.loop.next() & (channel.memory->layout().ring_bytes - 1)));
     header->bytes = 64;
@@ -255,11 +258,11 @@ TEST(CommandLoop, HostileRecordsStopTheChannelByName) {
     header->publish.store(channel.loop.next() + 1);
     channel.memory->guest_words().doorbell.fetch_add(1);
     wire::futex_wake_all(&channel.memory->guest_words().doorbell);
-    for (int i = 0; i < 1000; ++i) {
-        std::lock_guard lock(channel.mutex);
-        if (!channel.breach.empty()) {
-            break;
-        }
+    const auto has_stopped = [&] {
+        const std::lock_guard lock(channel.mutex);
+        return !channel.breach.empty();
+    };
+    for (int i = 0; i < 10'000 && !has_stopped(); ++i) {
         std::this_thread::sleep_for(1ms);
     }
     EXPECT_EQ(channel.breach, "arguments longer than their record");
