@@ -30,23 +30,8 @@ std::string worker_line(const control::WorkerInfo& worker) {
                        bytes_text(worker.pinned_memory_bytes()), worker.kernel_launches(), refused);
 }
 
-/// What programs have allocated on the GPU that `reply` names.
-std::uint64_t used_bytes(const control::ListSessionsReply& reply) {
-    std::uint64_t sum = 0;
-    for (const control::SessionStatus& status : reply.sessions()) {
-        for (const control::WorkerInfo& worker : status.workers()) {
-            sum += worker.device() == reply.device_number() ? worker.device_memory_bytes() : 0;
-        }
-    }
-    return sum;
-}
-
 std::string rate_text(double bytes_per_second) {
     return bytes_text(static_cast<std::uint64_t>(bytes_per_second));
-}
-
-std::string milliseconds(std::uint64_t us) {
-    return fmt::format("{:.1f} ms", static_cast<double>(us) / 1000.0);
 }
 
 void make_numbers(const google::protobuf::Descriptor& type, nlohmann::ordered_json& json);
@@ -83,6 +68,20 @@ void make_numbers(const google::protobuf::Descriptor& type, nlohmann::ordered_js
 }
 
 }  // namespace
+
+std::uint64_t used_bytes(const control::ListSessionsReply& reply) {
+    std::uint64_t sum = 0;
+    for (const control::SessionStatus& status : reply.sessions()) {
+        for (const control::WorkerInfo& worker : status.workers()) {
+            sum += worker.device() == reply.device_number() ? worker.device_memory_bytes() : 0;
+        }
+    }
+    return sum;
+}
+
+std::string milliseconds(std::uint64_t us) {
+    return fmt::format("{:.1f} ms", static_cast<double>(us) / 1000.0);
+}
 
 std::string bytes_text(std::uint64_t bytes) {
     if (bytes >= (10ULL << 30)) {

@@ -42,6 +42,9 @@ std::string replacement_text(const control::ReplaceWorkersReply& reply);
 std::string sched_text(const control::SchedReply& reply);
 std::string account_text(const control::AccountReply& reply);
 std::string bytes_text(std::uint64_t bytes);
+std::string milliseconds(std::uint64_t us);
+/// What programs have allocated on the GPU that `reply` names.
+std::uint64_t used_bytes(const control::ListSessionsReply& reply);
 /// "gantry: TEXT [REASON]", and as one line of JSON: {"error":{"reason":...,"text":...}}.
 std::string error_text(const Error& error);
 std::string error_json(const Error& error);

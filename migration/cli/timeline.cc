@@ -262,8 +262,7 @@ void add_facts(const MoveRecord* source, const MoveRecord* target, const std::st
     facts.emplace_back("took",
                        fmt::format("{:.2f} s", static_cast<double>(last.elapsed_us()) / 1e6));
     if (last.downtime_us() != 0) {
-        facts.emplace_back("downtime of GPU work",
-                           fmt::format("{:.1f} ms", static_cast<double>(last.downtime_us()) / 1e3));
+        facts.emplace_back("downtime of GPU work", milliseconds(last.downtime_us()));
     }
     facts.emplace_back("GPU memory", fmt::format("{}, {} sent in {} rounds, {} on the wire",
                                                  bytes_text(last.bytes_total()),

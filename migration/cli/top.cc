@@ -72,16 +72,6 @@ bool is_under_way(const control::SessionStatus& session) {
     return session.has_move() && session.move().outcome().empty();
 }
 
-std::uint64_t used_memory(const control::ListSessionsReply& reply) {
-    std::uint64_t sum = 0;
-    for (const control::SessionStatus& session : reply.sessions()) {
-        for (const control::WorkerInfo& worker : session.workers()) {
-            sum += worker.device() == reply.device_number() ? worker.device_memory_bytes() : 0;
-        }
-    }
-    return sum;
-}
-
 }  // namespace
 
 std::string top_text(const TopReadings& readings) {
@@ -94,7 +84,7 @@ std::string top_text(const TopReadings& readings) {
         fmt::format("gantry top  {}  {}  {} VMs, {} sessions, {} programs\n", now.host(),
                     now.device().empty() ? "no usable device" : now.device(), vms,
                     now.sessions_size(), programs.size());
-    const std::uint64_t used = used_memory(now);
+    const std::uint64_t used = used_bytes(now);
     const double share = now.memory_bytes() == 0
                              ? 0.0
                              : static_cast<double>(used) / static_cast<double>(now.memory_bytes());
@@ -129,7 +119,7 @@ nlohmann::ordered_json top_json(const TopReadings& readings) {
     nlohmann::ordered_json out{{"host", now.host()},
                                {"device", now.device()},
                                {"memory_bytes", now.memory_bytes()},
-                               {"memory_used_bytes", used_memory(now)},
+                               {"memory_used_bytes", used_bytes(now)},
                                {"memory_promised_bytes", now.memory_promised_bytes()},
                                {"programs", nlohmann::ordered_json::array()},
                                {"moves", nlohmann::ordered_json::array()}};
