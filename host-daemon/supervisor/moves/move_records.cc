@@ -27,10 +27,6 @@ constexpr std::size_t kTextMax = 400;
 constexpr std::uintmax_t kRecordBytesMax = 4U << 20;
 constexpr int kRepeatsLookedAt = 8;
 
-std::string text_of(engine::MigrationId id) {
-    return fmt::format("{:016x}{:016x}", id.high, id.low);
-}
-
 const char* word_of(MoveSide side) { return side == MoveSide::kOutgoing ? "outgoing" : "incoming"; }
 
 MoveSide side_of(const std::string& direction) {
@@ -131,6 +127,10 @@ void cut_to_bounds(control::MoveRecord* record) {
 
 }  // namespace
 
+std::string migration_text(engine::MigrationId id) {
+    return fmt::format("{:016x}{:016x}", id.high, id.low);
+}
+
 std::uint64_t monotonic_us() {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                           std::chrono::steady_clock::now().time_since_epoch())
@@ -183,7 +183,7 @@ MoveRecords::Entry* MoveRecords::known(const Key& key) {
 }
 
 MoveRecords::Entry& MoveRecords::entry(const Whose& whose) {
-    const Key key{text_of(whose.migration), whose.side};
+    const Key key{migration_text(whose.migration), whose.side};
     if (Entry* const found = known(key)) {
         return *found;
     }
@@ -285,7 +285,7 @@ void MoveRecords::note_heard(const Whose& whose, const engine::MessageTime& time
 
 engine::MessageTime MoveRecords::stamp_message(const Whose& whose) {
     const MutexLock lock(mutex_);
-    const auto found = entries_.find({text_of(whose.migration), whose.side});
+    const auto found = entries_.find({migration_text(whose.migration), whose.side});
     return {monotonic_us(), found == entries_.end() ? std::nullopt : found->second.own_least_us};
 }
 

@@ -34,6 +34,9 @@
 
 namespace gantry::supervisor {
 
+/// The name of a migration in statuses and records: 32 hexadecimal digits.
+std::string migration_text(engine::MigrationId id);
+
 class MoveRecords final : public MoveSink {
 public:
     static constexpr int kEventsMax = 400;

@@ -304,8 +304,7 @@ void Registry::on_arrival_ended(const std::string& id, engine::Outcome outcome,
         const auto migration = arrival->status().migration;
         housekeeping_.post([this, request = arrival->request(), migration] {
             if (migration) {
-                exchange_records(request,
-                                 fmt::format("{:016x}{:016x}", migration->high, migration->low));
+                exchange_records(request, migration_text(*migration));
             }
         });
     }

@@ -40,7 +40,7 @@ void fill_digest(const engine::BlockSetDigest& digest, control::MoveProgress* mo
 }
 
 void fill_migration(const engine::MigrationId& id, control::MoveProgress* move) {
-    move->set_migration_id(fmt::format("{:016x}{:016x}", id.high, id.low));
+    move->set_migration_id(migration_text(id));
 }
 
 void fill_source_move(const SourceStatus& status, control::MoveProgress* move) {
