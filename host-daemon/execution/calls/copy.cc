@@ -1,4 +1,5 @@
 // Copies between addresses that both sides know: device memory, the pinned pool, arrays.
+#include "host-daemon/execution/base/log.h"
 #include "host-daemon/execution/calls/native_copy.h"
 #include "host-daemon/execution/dispatch/handlers.h"
 
@@ -86,6 +87,9 @@ CUresult resolve_end(Call& call, const cuda::wire_hand::Copy3DCall& copy,
     }
     const auto bytes = reach(end, copy.width_bytes, copy.height, copy.depth);
     if (!bytes || !may_name(call, end.address, *bytes)) {
+        log_limited("a copy of the guest was refused: %llu bytes at %llx are no memory of its GPU",
+                    static_cast<unsigned long long>(bytes.value_or(0)),
+                    static_cast<unsigned long long>(end.address));
         return CUDA_ERROR_INVALID_VALUE;
     }
     out->address = end.address;

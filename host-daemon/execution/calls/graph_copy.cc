@@ -1,6 +1,7 @@
 // Copies in graphs. One from or to the guest's pageable memory is a child graph of two nodes: the
 // copy, which uses a page-locked extent of the guest's, and a host function of the guest's that
 // moves the bytes between the extent and the pages. To the guest it is one copy node.
+#include "host-daemon/execution/base/log.h"
 #include "host-daemon/execution/calls/graph_calls.h"
 #include "host-daemon/execution/calls/native_copy.h"
 
@@ -246,6 +247,13 @@ CUresult on_cuGraphExecMemcpyNodeSetParams(CallContext& context,
         if (result == CUDA_SUCCESS) {
             result = api.cuGraphExecMemcpyNodeSetParams(exec, native, &copy,
                                                         call.process().device.context());
+            if (result != CUDA_SUCCESS) {
+                log_limited(
+                    "the driver refuses (%d) that a graph's copy is from %llx to %llx now, "
+                    "%zu bytes",
+                    static_cast<int>(result), static_cast<unsigned long long>(copy.srcDevice),
+                    static_cast<unsigned long long>(copy.dstDevice), copy.WidthInBytes);
+            }
         }
     } else {
         CUgraph child = nullptr;

@@ -105,7 +105,10 @@ Result<void> CudaGraphReader::read_copy(CUgraphNode node, snapshot::GraphNode* o
     const cuda::wire_hand::Copy3DCall copy = worker::describe_copy(params, process_.objects);
     for (const cuda::wire_hand::CopyEnd* end : {&copy.source, &copy.target}) {
         if (end->array == 0 && !process_.memory.device.owns(end->address, 1)) {
-            return not_movable("host_memory", "it copies from or to memory of the host");
+            return not_movable("host_memory",
+                               fmt::format("it copies from or to {:#x}, which is no memory of its "
+                                           "GPU",
+                                           end->address));
         }
         *names_pinned = *names_pinned || wire::is_pinned_address(end->address);
     }
