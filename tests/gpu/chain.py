@@ -72,11 +72,12 @@ def add_worker_libraries():
 class Host:
     """A gantryd that serves local guest processes; ended with the block."""
 
-    def __init__(self, build, folder, driver=None, region_mib=4096):
-        """driver: the CUDA driver library of its workers, if not NVIDIA's."""
+    def __init__(self, build, folder, driver=None, region_mib=4096, extra=None):
+        """driver: the CUDA driver library of its workers, if not NVIDIA's. extra: lines by section
+        of gantryd.toml."""
         self.build, self.folder = build, folder
         self.daemon = Daemon(build, folder, "d", driver=str(driver or "libcuda.so.1"),
-                             environment=host_environment(), region_mib=region_mib)
+                             environment=host_environment(), region_mib=region_mib, extra=extra)
         self.path = self.daemon.guest_socket
 
     def __enter__(self):
