@@ -104,6 +104,47 @@ TEST_F(Container, EveryCutIsRefused) {
     EXPECT_EQ(read_bytes(bytes + "x").error().reason, "snapshot.malformed");
 }
 
+// As of a file that was put together from pieces of others, each with a true checksum.
+TEST_F(Container, AnEndThatBelongsElsewhereIsRefused) {
+    std::string bytes = sample(Codec::kLz4);
+    constexpr std::size_t kEndBytes = 16;  // A checksum of all sections, and where the file ends.
+    constexpr std::size_t kSectionBytes = 32 + kEndBytes + 8;
+    const std::size_t section = bytes.size() - kSectionBytes;
+    char* const end = bytes.data() + section + 32;
+    std::uint64_t says = 0;
+    std::memcpy(&says, end + 8, sizeof says);
+    ASSERT_EQ(says, bytes.size());
+    for (const std::uint64_t elsewhere : {says + 1, says - 1, std::uint64_t{0}}) {
+        std::memcpy(end + 8, &elsewhere, sizeof elsewhere);
+        const std::uint64_t checksum = XXH3_64bits_withSeed(end, kEndBytes, section);
+        std::memcpy(end + kEndBytes, &checksum, sizeof checksum);
+        const auto result = read_bytes(bytes);
+        ASSERT_FALSE(result.ok()) << elsewhere;
+        EXPECT_EQ(result.error().reason, "snapshot.malformed");
+    }
+}
+
+// A process that has allocated nothing yet.
+TEST_F(Container, APartWithoutBlocksComesBack) {
+    const int fd = ::memfd_create("snapshot", MFD_CLOEXEC);
+    SnapshotWriter writer(fd, "bytes", sample_header(), Codec::kLz4);
+    ASSERT_TRUE(writer.add_graph(1, sample_graph(1)).ok());
+    const auto block = sample_block(1);
+    ASSERT_TRUE(writer.add_block({1, 1, 0x30000000}, BlockSpan(block)).ok());
+    ASSERT_TRUE(writer.add_graph(7, sample_graph(7)).ok());
+    ASSERT_TRUE(writer.finish().ok());
+    ::lseek(fd, 0, SEEK_SET);
+    Collector got;
+    const auto result = read_snapshot(fd, "bytes", got);
+    ::close(fd);
+    ASSERT_TRUE(result.ok()) << result.error().to_string();
+    EXPECT_EQ(got.graphs.at(7), sample_graph(7));
+    ASSERT_EQ(got.summary.parts_size(), 2);
+    EXPECT_EQ(got.summary.parts(0).block_count(), 1U);
+    EXPECT_EQ(got.summary.parts(1).part_id(), 7U);
+    EXPECT_EQ(got.summary.parts(1).block_count(), 0U);
+}
+
 TEST_F(Container, NewerVersionIsRefusedByName) {
     std::string bytes = sample(Codec::kLz4);
     bytes[8] = static_cast<char>(kContainerVersion + 1);

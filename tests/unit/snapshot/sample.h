@@ -124,7 +124,8 @@ public:
         }
         return {};
     }
-    Result<void> on_end(const SnapshotSummary&) override {
+    Result<void> on_end(const SnapshotSummary& told) override {
+        summary = told;
         ended = true;
         return {};
     }
@@ -133,6 +134,7 @@ public:
     std::unordered_map<std::uint64_t, std::string> graphs;
     std::vector<std::string> images;
     std::unordered_map<BlockRef, std::vector<std::byte>, BlockRefHash> blocks;
+    SnapshotSummary summary;
     int copies = 0;
     bool ended = false;
 };
