@@ -71,12 +71,11 @@ private:
     CUdeviceptr address_ = 0;
 };
 
-/// A worker without a guest, with `bytes` of memory in one extent that starts as zeros.
+/// A worker without a guest, with `bytes` of memory in one extent: zeros, as the soft GPU has them.
 struct Fresh : Host {
-    explicit Fresh(std::uint64_t bytes) : part(*execution, 1) {
+    explicit Fresh(std::uint64_t bytes) : Host(std::max(bytes, kQuotaBytes)), part(*execution, 1) {
         device->bind_thread();
         address = process->memory.device.allocate(bytes).value().value;
-        write(0, std::vector<std::byte>(bytes));
         part.source.begin_precopy(kPullSeed);
     }
     void write(std::uint64_t offset, std::span<const std::byte> bytes) const {
@@ -197,6 +196,29 @@ TEST(Pull, CopiesTheSameBytesAtAPace) {
             EXPECT_TRUE(fresh.holds(i, other.block(i))) << "block " << i;
         }
         EXPECT_TRUE(fresh.holds(30, std::vector<std::byte>(kBlockBytes)));
+    }));
+}
+
+// A long one is copied portion by portion, with rests between.
+TEST(Pull, ARangeOfSeveralPortionsIsCopiedToItsEnd) {
+    EXPECT_TRUE(in_child([] {
+        constexpr std::uint64_t kPieceBytes = 32 * kMiB;
+        constexpr std::uint64_t kPieceBlocks = kPieceBytes / kBlockBytes;
+        constexpr std::uint64_t kPieces = state::RateLimiter::kPortionBlocks / kPieceBlocks + 1;
+        Fresh fresh(kPieces * kPieceBytes);
+        const Other other(*fresh.device, kPieceBytes, 4);  // The same in every place.
+        PeerWindow window(*fresh.device);
+        for (std::uint64_t i = 0; i < kPieces; ++i) {
+            ASSERT_TRUE(other.show(window, fresh.address + i * kPieceBytes, i + 1).ok());
+        }
+        const std::vector<BlockRange> all = {fresh.blocks(0, kPieces * kPieceBlocks)};
+        const auto pulled = fresh.part.target.pull(window, all, Fingerprints::kNone, 99);
+        ASSERT_TRUE(pulled.ok()) << pulled.error().text;
+        EXPECT_TRUE(same(pulled->copied, all));
+        for (std::uint64_t i = 0; i < kPieces * kPieceBlocks; i += 511) {
+            EXPECT_TRUE(fresh.holds(i, other.block(i % kPieceBlocks))) << "block " << i;
+        }
+        EXPECT_TRUE(fresh.holds(kPieces * kPieceBlocks - 1, other.block(kPieceBlocks - 1)));
     }));
 }
 

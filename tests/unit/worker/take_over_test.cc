@@ -7,74 +7,13 @@
 #include <algorithm>
 
 #include "host-daemon/state/cuda_graphs/cuda_graph_content.h"
-#include "host-daemon/state/parts/part.h"
 #include "proto/wire/mirror/words.h"
-#include "tests/unit/worker/guest_fixture.h"
+#include "tests/unit/worker/moved_guest.h"
 
 namespace gantry::worker {
 namespace {
 
-/// What one worker hands to the next, in memory that both children share.
-struct Shared {
-    std::uint64_t tail = 0;
-    std::uint64_t data = 0;
-    std::uint64_t total = 0;
-    std::uint64_t last_position = 0;
-    std::uint64_t graph_bytes = 0;
-    std::uint64_t block_count = 0;
-    engine::BlockSetDigest digest;
-    char graph[1 << 20];
-    engine::BlockAddress addresses[1024];
-    std::byte blocks[1024][engine::kBlockBytes];
-};
-
-/// The region of the guest and what its workers share, for children that take one another over.
-struct Common {
-    Common() {
-        void* mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        GANTRY_ASSERT(mapped != MAP_FAILED, "no %zu bytes to share", sizeof(Shared));
-        shared = new (mapped) Shared;
-    }
-    ~Common() { munmap(shared, sizeof(Shared)); }
-    Common(const Common&) = delete;
-    Common& operator=(const Common&) = delete;
-
-    /// Runs one worker's part; true when it had no failure.
-    template <typename Body, typename... More>
-    bool in_child(Body body, More... more) {
-        return worker::in_child([&] { body(region->get(), shared, more...); });
-    }
-
-    const Result<control::UniqueFd> region = ChannelMemory::create_region(kRegionBytes);
-    Shared* shared = nullptr;
-};
-
-constexpr snapshot::Seed kMoveSeed{11, 22};
 constexpr std::size_t kSentPtxBytes = 100;  // Of an image that is on its way when all stops.
-
-/// The blocks and the graph of a process that is frozen.
-void share_state(state::Part& part, Shared* shared) {
-    part.source.begin_precopy(kMoveSeed);
-    auto scan = part.source.scan();
-    ASSERT_TRUE(scan.ok());
-    ASSERT_LE(scan->changed.size(), std::size(shared->addresses));
-    for (const engine::BlockAddress& block : scan->changed) {
-        auto copied =
-            part.source.read_blocks(std::span(&block, 1), shared->blocks[shared->block_count]);
-        ASSERT_TRUE(copied.ok());
-        shared->addresses[shared->block_count++] = block;
-    }
-    const std::string graph = part.source.final_graph().value();
-    ASSERT_LE(graph.size(), sizeof(shared->graph));
-    std::memcpy(shared->graph, graph.data(), graph.size());
-    shared->graph_bytes = graph.size();
-}
-
-std::vector<std::byte> ptx_image(std::size_t bytes = sizeof(kPtx)) {
-    const auto text = std::as_bytes(std::span(kPtx)).first(bytes);
-    return {text.begin(), text.end()};
-}
 
 void run_source(int region, Shared* shared) {
     Serving serving(map_region(region));
@@ -552,6 +491,32 @@ TEST(TakeOver, EveryDamagedGraphIsRefusedOrHarmless) {
         ASSERT_TRUE(foreign.ParseFromString(graph));
         foreign.mutable_process()->set_shim_abi_hash(foreign.process().shim_abi_hash() + 1);
         EXPECT_EQ(state::decode(foreign.SerializeAsString()).error().reason, "version.table");
+    }));
+}
+
+// The guest would run whatever function it names.
+TEST(TakeOver, AHostCallbackThatCannotBeOpenIsRefused) {
+    Common common;
+    ASSERT_TRUE(common.in_child(run_source));
+    EXPECT_TRUE(common.in_child([](int, Shared* shared) {
+        snapshot::ObjectGraph objects;
+        ASSERT_TRUE(objects.ParseFromArray(shared->graph, static_cast<int>(shared->graph_bytes)));
+        const auto decoded = [&](std::uint64_t seq, std::uint64_t id) {
+            objects.mutable_execution()->set_open_callback_seq(seq);
+            objects.mutable_execution()->set_open_callback_id(id);
+            return state::decode(objects.SerializeAsString());
+        };
+        const std::uint64_t next = objects.execution().next_seq();
+        ASSERT_GT(next, 1u);
+        EXPECT_TRUE(decoded(next + 1, 7).ok()) << "a command in the ring waits for it";
+        EXPECT_TRUE(decoded(1, 7).ok()) << "nothing in the ring waits for it";
+        for (const auto& [seq, id] :
+             {std::pair{next, 7ull}, std::pair{next + 1, 0ull}, std::pair{next + 1, ~0ull},
+              std::pair{std::uint64_t{1}, 0ull}}) {
+            const auto refused = decoded(seq, id);
+            ASSERT_FALSE(refused.ok()) << seq << " " << id;
+            EXPECT_NE(refused.error().text.find("callback"), std::string::npos);
+        }
     }));
 }
 
