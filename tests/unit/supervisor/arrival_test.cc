@@ -2,6 +2,7 @@
 #include "host-daemon/supervisor/sessions/arrival.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <new>
 #include <thread>
 
+#include "host-daemon/supervisor/sessions/handover.h"
 #include "host-daemon/supervisor/workers/worker_stock.h"
 
 namespace gantry::supervisor {
@@ -125,6 +127,50 @@ TEST_F(ArrivalTest, AnAnswerOfTheHypervisorMayComeAfterItsEnd) {
     ASSERT_EQ(answer.wait_for(seconds{30}), std::future_status::ready);
     arrival.reset();
     EXPECT_NO_THROW(answer.get()({engine::DomainState::kRunning, engine::JobState::kNone}));
+}
+
+// `gantry fenced` ends what waits for a host that will not answer, and `gantry status` says so.
+TEST_F(ArrivalTest, ThatItsSourceIsFencedStandsOnceAnOperatorHasSaidIt) {
+    Arrival arrival(request_, config_, stock_, engine::Settings{}, store_, hooks());
+    arrival.resume(
+        [](const transport::TargetLinkHandlers&) { return std::make_unique<SilentLink>(); },
+        std::nullopt, engine::MigrationId{1, 2}, std::nullopt);
+    EXPECT_FALSE(arrival.source_fenced());
+    arrival.confirm_source_fenced();
+    EXPECT_TRUE(arrival.source_fenced());
+}
+
+TEST(Handover, AGuestIsFetchedWithItsMemoryOrTheReason) {
+    const std::string path = testing::TempDir() + "handover_" + std::to_string(::getpid());
+    // A reason that is longer than its room in the packet, and no words after it.
+    const std::string long_reason(300, 'r');
+    const auto server =
+        HandoverServer::start(path, [&](const HandoverRequest& request) -> Result<GuestLink> {
+            if (request.session_id == "here") {
+                GuestLink link;
+                link.region = std::move(*Region::create_local(64 << 20));
+                return link;
+            }
+            if (request.session_id == "wordless") {
+                return Error{Code::kNotFound, long_reason, ""};
+            }
+            return Error{Code::kNotFound, "session.unknown", "none of that name"};
+        });
+    ASSERT_TRUE(server.ok()) << server.error().to_string();
+    const auto here = fetch_guest(path, {"here", 3});
+    ASSERT_TRUE(here.ok()) << here.error().to_string();
+    EXPECT_EQ(here->region.bytes(), 64U << 20);
+    EXPECT_FALSE(here->socket.valid());
+    const auto text_of = [&](const char* id) {
+        const auto refused = fetch_guest(path, {id, 3});
+        EXPECT_FALSE(refused.ok()) << id;
+        return refused.ok() ? "" : refused.error().text;
+    };
+    const std::string refusal = text_of("elsewhere");
+    EXPECT_TRUE(refusal.ends_with(": none of that name")) << refusal;
+    const std::string wordless = text_of("wordless");
+    EXPECT_TRUE(wordless.ends_with(": ")) << wordless;
+    std::filesystem::remove(path);
 }
 
 }  // namespace

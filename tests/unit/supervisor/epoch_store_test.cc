@@ -3,9 +3,22 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+
+namespace {
+thread_local std::size_t t_written_at_once = SIZE_MAX;
+}  // namespace
+
+/// In the C library's place: a file may take less than it is given.
+extern "C" ssize_t write(int fd, const void* bytes, std::size_t count) {
+    return ::syscall(SYS_write, fd, bytes, std::min(count, t_written_at_once));
+}
 
 namespace gantry::supervisor {
 namespace {
@@ -58,6 +71,19 @@ TEST_F(EpochStoreTest, SurvivesReopening) {
     ASSERT_TRUE(loaded->has_value());
     EXPECT_EQ(**loaded, granted(4));
     EXPECT_EQ(open().sessions().value(), std::vector<std::string>{"s"});
+}
+
+TEST_F(EpochStoreTest, IsWholeWhenItWasWrittenInPieces) {
+    for (const std::size_t piece : {1U, 7U, 40U}) {
+        EpochStore store = open();
+        t_written_at_once = piece;
+        const SaveOutcome outcome = store.save("s", granted(piece));
+        t_written_at_once = SIZE_MAX;
+        ASSERT_TRUE(outcome.ok()) << piece;
+        const auto loaded = open().load("s");
+        ASSERT_TRUE(loaded.ok()) << piece << ": " << loaded.error().to_string();
+        EXPECT_EQ(**loaded, granted(piece));
+    }
 }
 
 // A VM that is started again anywhere must not count from where a host has granted it already.

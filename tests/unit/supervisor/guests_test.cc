@@ -1,5 +1,6 @@
 // Programs that attach: who waits for whom, and what one user can take from the others.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -166,9 +167,7 @@ protected:
                                  [this](GuestRequest request, const GuestLink&) -> Result<void> {
                                      return open_(request);
                                  },
-                                 {[](const MirrorName&) -> Result<RelayedGuest> {
-                                      return Error{Code::kNotFound, "guest.unknown", "none"};
-                                  },
+                                 {[this](const MirrorName& name) { return resume_(name); },
                                   [](const wire::VmAttachRequest&) -> Result<RelayedGuest> {
                                       return Error{Code::kPermissionDenied, "guest.vm", "none"};
                                   }});
@@ -204,6 +203,10 @@ protected:
     GuestConfig config_;
     std::function<Result<void>(const GuestRequest&)> open_ = [](const GuestRequest&) {
         return Result<void>{};
+    };
+    std::function<Result<RelayedGuest>(const MirrorName&)> resume_ =
+        [](const MirrorName&) -> Result<RelayedGuest> {
+        return Error{Code::kNotFound, "guest.unknown", "none"};
     };
     std::unique_ptr<GuestListener> listener_;
 };
@@ -267,6 +270,60 @@ TEST_F(GuestListenerTest, WhatTheSystemRefusesEndsThatProgramOnly) {
     open_ = [](const GuestRequest&) { return Result<void>{}; };
     auto other = connect();
     EXPECT_EQ(attach(other).accepted, 1U);
+}
+
+TEST_F(GuestListenerTest, WhatIsNoAttachRequestIsToldFromOneThatIsCutShort) {
+    start();
+    const wire::AttachRequest request;
+    const auto whole = std::as_bytes(std::span(&request, 1));
+    const auto refusal_of = [&](std::size_t bytes) {
+        auto socket = connect();
+        EXPECT_TRUE(socket.send(whole.first(bytes), {}).ok());
+        const wire::AttachReply refused = reply(socket);
+        EXPECT_EQ(refused.accepted, 0U) << bytes;
+        return std::string(refused.text);
+    };
+    EXPECT_NE(refusal_of(1).find("is no attach request"), std::string::npos);
+    EXPECT_NE(refusal_of(4).find("is no attach request"), std::string::npos);
+    EXPECT_NE(refusal_of(whole.size() - 1).find("is cut short"), std::string::npos);
+}
+
+// gantry-relay asks for a guest that was moved here, until it is here or known not to come.
+TEST_F(GuestListenerTest, ARelayIsToldWhetherTheGuestOfItsLinkIsHere) {
+    const control::UniqueFd region{::memfd_create("region", MFD_CLOEXEC)};
+    resume_ = [&](const MirrorName& name) -> Result<RelayedGuest> {
+        if (name.low == 1) {
+            RelayedGuest guest;
+            guest.region.reset(::dup(region.get()));
+            guest.region_bytes = 4096;
+            guest.channel_count = 3;
+            guest.channel_index = 2;
+            return guest;
+        }
+        return Error{name.low == 2 ? Code::kUnavailable : Code::kNotFound, "guest.test", "none"};
+    };
+    start();
+    const auto ask = [&](std::uint64_t name) {
+        wire::ResumeRequest request;
+        request.session[0] = name;
+        auto socket = connect();
+        EXPECT_TRUE(socket.send(std::as_bytes(std::span(&request, 1)), {}).ok());
+        const auto packet = socket.receive(kServedSoon);
+        EXPECT_TRUE(packet.ok() && packet->bytes.size() == sizeof(wire::ResumeReply));
+        wire::ResumeReply out;
+        if (packet.ok() && packet->bytes.size() == sizeof out) {
+            std::memcpy(&out, packet->bytes.data(), sizeof out);
+            EXPECT_EQ(packet->descriptors.size(), name == 1 ? 1U : 0U);
+        }
+        return out;
+    };
+    const wire::ResumeReply here = ask(1);
+    EXPECT_EQ(here.verdict, wire::ResumeVerdict::kAccepted);
+    EXPECT_EQ(here.region_bytes, 4096U);
+    EXPECT_EQ(here.channel_count, 3U);
+    EXPECT_EQ(here.channel_index, 2U);
+    EXPECT_EQ(ask(2).verdict, wire::ResumeVerdict::kNotNow);
+    EXPECT_EQ(ask(3).verdict, wire::ResumeVerdict::kUnknown);
 }
 
 TEST_F(GuestListenerTest, ItsSocketIsGantrydsOwnUnlessOthersAreNamed) {

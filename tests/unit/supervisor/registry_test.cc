@@ -22,7 +22,7 @@
 #include <sstream>
 #include <thread>
 
-#include "one_vm.h"
+#include "registry_of_a_vm.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -76,106 +76,6 @@ TEST(Registry, ListsItsSessionsWhileTheDeviceIsLookedFor) {
     registry.stop();
     std::filesystem::remove_all(folder);
 }
-
-class MutePeer final : public transport::MessageLink {
-public:
-    void send(const engine::Message&) override {}
-};
-
-/// A gantryd that begins with the session of one VM, which has no program.
-class RegistryOfAVm : public testing::Test {
-protected:
-    static constexpr std::uint64_t kRegionBytes = 128 << 20;
-    static constexpr const char* kVm = "5f3b7a60-0000-4000-8000-000000000001";
-
-    RegistryOfAVm() {
-        config_.daemon.run_directory = folder_;
-        config_.daemon.state_directory = folder_ + "/state";
-        config_.worker.executable = "/bin/false";
-        config_.worker.user.clear();
-        config_.worker.private_tmp = false;
-        config_.daemon.state_directory = folder_ + "/state";
-        config_.vm.region_directory = folder_;
-        config_.peer.listen = "hosta:7700";  // Nobody listens; VMs are stamped with it.
-        std::filesystem::create_directory(folder_ + "/sessions");
-        SessionInfo info;
-        info.id = kVm;
-        info.kind = SessionKind::kVm;
-        info.vm_name = "g1";
-        info.region_path = folder_ + "/region";
-        info.region_bytes = kRegionBytes;
-        const nlohmann::json record{{"session", to_json(info)},
-                                    {"workers", nlohmann::json::array()}};
-        std::ofstream(folder_ + "/sessions/g1.json") << record;
-        engine::DurableRecord owned;
-        owned.epoch = Epoch{1};
-        EXPECT_TRUE(store_.save(kVm, owned).ok());
-        const auto started = registry_.start();
-        EXPECT_TRUE(started.ok()) << started.error().to_string();
-        EXPECT_EQ(sessions(), 1);
-    }
-    ~RegistryOfAVm() override {
-        registry_.stop();
-        std::filesystem::remove_all(folder_);
-    }
-
-    int sessions() { return registry_.list("").sessions_size(); }
-    bool comes_to(const std::function<bool()>& condition, seconds within) {
-        const auto until = std::chrono::steady_clock::now() + within;
-        while (!condition() && std::chrono::steady_clock::now() < until) {
-            std::this_thread::sleep_for(milliseconds{10});
-        }
-        return condition();
-    }
-    bool is_moving() {
-        const auto session = registry_.find(kVm);
-        return session.ok() && (*session)->driver()->status().migration.has_value();
-    }
-    void begin_move() {
-        ASSERT_TRUE(comes_to([&] { return vm_.ticket().exists(); }, seconds{20}));
-        vm_.is_now(engine::DomainState::kRunning, engine::JobState::kOutgoing);
-        engine::TargetCapabilities target;
-        target.host = "hostb";
-        target.gpu_name = "another";
-        target.cc = {9, 0};
-        target.memory_total_bytes = target.memory_free_bytes = 1ULL << 40;
-        target.driver_version = target.ptx_isa_version_max = 99999;
-        target.snapshot_version_max = 99999;
-        registry_.receive(
-            kVm,
-            {{1, 2}, engine::MsgPrepare{engine::kEngineProtocolVersion, kVm, target, vm_.ticket()}},
-            "hostb", std::make_shared<MutePeer>());
-        ASSERT_TRUE(comes_to([&] { return is_moving(); }, seconds{20}));
-    }
-
-    static libvirt::DomainInfo domain() { return *libvirt::parse_domain_xml(kXml); }
-    Result<control::StartingReply> start(control::StartingRequest::Step step) {
-        control::StartingRequest request;
-        request.set_vm_name("g1");
-        request.set_step(step);
-        request.set_domain_xml(kXml);
-        return registry_.starting(request);
-    }
-
-    static constexpr const char* kXml = R"(<domain type='qemu'>
-  <name>g1</name><uuid>5f3b7a60-0000-4000-8000-000000000001</uuid>
-  <metadata><gantry:gpu xmlns:gantry='urn:gantry:vm:1'>
-    <gantry:needs memory_mib='64'/><gantry:region shmem='region'/></gantry:gpu></metadata>
-  <devices><shmem name='region' role='master'>
-    <model type='ivshmem-plain'/><size unit='M'>128</size></shmem></devices>
-</domain>)";
-
-    std::string folder_ = [] {
-        char pattern[] = "/tmp/registry_test.XXXXXX";
-        return std::string(::mkdtemp(pattern));
-    }();
-    Config config_;
-    EpochStore store_ = std::move(*EpochStore::open(folder_ + "/state"));
-    OneVm vm_;
-    Registry registry_{config_, store_, vm_};
-};
-
-constexpr seconds kEndedWithin{5};
 
 TEST_F(RegistryOfAVm, WhoseQemuEndsInMidMoveEndsItsSession) {
     begin_move();
@@ -247,6 +147,48 @@ TEST_F(RegistryOfAVm, ThatWasSavedEndsItsSession) {
     EXPECT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
 }
 
+// Else a host fills its disk with records of VMs that are gone.
+TEST_F(RegistryOfAVm, ThatEndedLeavesNoRecordOfItsEpoch) {
+    ASSERT_TRUE(store_.load(kVm).value().has_value());
+    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
+    vm_.tell(kVm, libvirt::EventKind::kStopped);
+    EXPECT_TRUE(comes_to([&] { return !store_.load(kVm).value().has_value(); }, kEndedWithin));
+}
+
+// What `gantry watch` shows of a VM whose move is over.
+TEST_F(RegistryOfAVm, ThatHasEndedIsListedByHowItsMoveEnded) {
+    begin_move();
+    vm_.is_now(engine::DomainState::kRunning, engine::JobState::kNone);
+    registry_.receive(kVm, {{1, 2}, engine::MsgAbort{"test", "the target does not want it"}},
+                      "hostb", std::make_shared<MutePeer>());
+    ASSERT_TRUE(comes_to([&] { return registry_.status().has_ended(kVm, 0); }, seconds{20}));
+    EXPECT_EQ(registry_.list("", 0).sessions_size(), 1) << "one that is here is listed once";
+    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
+    vm_.tell(kVm, libvirt::EventKind::kStopped);
+    ASSERT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
+    const std::uint64_t all = 0;
+    for (const char* name : {"", "g1", kVm}) {
+        const auto listed = registry_.list(name, all);
+        ASSERT_EQ(listed.sessions_size(), 1) << name;
+        EXPECT_EQ(listed.sessions(0).session_id(), kVm);
+        EXPECT_EQ(listed.sessions(0).peer(), "hostb");
+    }
+    EXPECT_EQ(registry_.list("another", all).sessions_size(), 0);
+    EXPECT_EQ(registry_.list("", registry_.status().history_serial()).sessions_size(), 0);
+}
+
+TEST_F(RegistryOfAVm, IsToldWhyAHostWithoutPeersMovesNothing) {
+    control::PreflightRequest request;
+    request.set_session("g1");
+    const auto reply = registry_.preflight(request);
+    ASSERT_TRUE(reply.ok()) << reply.error().to_string();
+    EXPECT_FALSE(reply->can_move());
+    ASSERT_GT(reply->findings_size(), 0);
+    EXPECT_EQ(reply->findings(0).reason(), "peer.off");
+    EXPECT_TRUE(reply->findings(0).refusal());
+    EXPECT_NE(reply->findings(0).text().find("peer.listen"), std::string::npos);
+}
+
 TEST_F(RegistryOfAVm, ThatIsResetHasANewLife) {
     vm_.has_xml(domain());
     const auto before = registry_.find(kVm);
@@ -257,46 +199,6 @@ TEST_F(RegistryOfAVm, ThatIsResetHasANewLife) {
         return !now.ok() || *now != *before;
     };
     EXPECT_TRUE(comes_to(is_another, kEndedWithin));
-}
-
-/// libvirt's file came with a program that some gantryd served, and nothing of it is here: it
-/// neither waits for ever nor gets a worker that knows nothing of it.
-TEST_F(RegistryOfAVm, RestoredWithoutItsStateTellsItsPrograms) {
-    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
-    vm_.tell(kVm, libvirt::EventKind::kStoppedSaved);
-    ASSERT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
-    ASSERT_TRUE(start(control::StartingRequest::STEP_RESTORE));
-    auto region = Region::make_file(folder_ + "/region", kRegionBytes, 1);
-    ASSERT_TRUE(region.ok()) << region.error().to_string();
-    constexpr std::uint64_t kGeneration = 3;
-    ASSERT_TRUE(region->reserve(1, {0, wire::ClaimState::kOpen, 42, kGeneration}).ok());
-    ASSERT_TRUE(region->write_state(0, kGeneration, wire::ServeState::kServing).ok());
-    ASSERT_TRUE(region->write_worker_state(1, 0, wire::WorkerState::kRunning).ok());
-    ASSERT_TRUE(start(control::StartingRequest::STEP_STARTED));
-    vm_.has_xml(domain());
-    vm_.is_now(engine::DomainState::kRunning, engine::JobState::kNone);
-    vm_.tell(kVm, libvirt::EventKind::kRestored);
-    const auto worker_state = [&] {
-        wire::ChannelLayout layout{};
-        EXPECT_TRUE(wire::compute_layout(kRegionBytes, 1, 0, &layout));
-        wire::WorkerState state{};
-        const auto at = layout.host_words + offsetof(wire::HostWords, worker_state);
-        EXPECT_EQ(pread(region->fd(), &state, sizeof state, static_cast<off_t>(at)),
-                  static_cast<ssize_t>(sizeof state));
-        return state;
-    };
-    EXPECT_TRUE(comes_to([&] { return worker_state() == wire::WorkerState::kDead; }, seconds{2}));
-    std::this_thread::sleep_for(milliseconds{300});  // A watcher would see the claim.
-    const auto answers = region->answers(1);
-    ASSERT_TRUE(answers.ok());
-    EXPECT_EQ(answers->at(0).state, wire::ServeState::kClosed);
-    EXPECT_EQ(registry_.saves().started_without, 1u);
-}
-
-TEST_F(RegistryOfAVm, ThatBootsIsNotAskedForAState) {
-    const auto started = start(control::StartingRequest::STEP_STARTED);
-    EXPECT_TRUE(started.ok());
-    EXPECT_EQ(sessions(), 1) << "nothing has happened to it";
 }
 
 /// What gantryd logs while this lives.
@@ -324,6 +226,54 @@ private:
     std::ostringstream text_;
     std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
 };
+
+/// libvirt's file came with a program that some gantryd served, and nothing of it is here: it
+/// neither waits for ever nor gets a worker that knows nothing of it.
+TEST_F(RegistryOfAVm, RestoredWithoutItsStateTellsItsPrograms) {
+    const LinesOfLog log;
+    vm_.is_now(engine::DomainState::kAbsent, engine::JobState::kNone);
+    vm_.tell(kVm, libvirt::EventKind::kStoppedSaved);
+    ASSERT_TRUE(comes_to([&] { return sessions() == 0; }, kEndedWithin));
+    ASSERT_TRUE(start(control::StartingRequest::STEP_RESTORE));
+    constexpr std::uint32_t kChannels = 2;
+    auto region = Region::make_file(folder_ + "/region", kRegionBytes, kChannels);
+    ASSERT_TRUE(region.ok()) << region.error().to_string();
+    constexpr std::uint64_t kGeneration = 3;
+    ASSERT_TRUE(region->reserve(kChannels, {0, wire::ClaimState::kOpen, 42, kGeneration}).ok());
+    ASSERT_TRUE(region->write_state(0, kGeneration, wire::ServeState::kServing).ok());
+    ASSERT_TRUE(region->write_worker_state(kChannels, 0, wire::WorkerState::kRunning).ok());
+    // Of another program, which was refused: it has its error, and nothing to lose.
+    ASSERT_TRUE(region->reserve(kChannels, {1, wire::ClaimState::kOpen, 43, kGeneration}).ok());
+    ASSERT_TRUE(region->write_state(1, kGeneration, wire::ServeState::kRefused).ok());
+    ASSERT_TRUE(start(control::StartingRequest::STEP_STARTED));
+    vm_.has_xml(domain());
+    vm_.is_now(engine::DomainState::kRunning, engine::JobState::kNone);
+    vm_.tell(kVm, libvirt::EventKind::kRestored);
+    const auto worker_state = [&] {
+        wire::ChannelLayout layout{};
+        EXPECT_TRUE(wire::compute_layout(kRegionBytes, kChannels, 0, &layout));
+        wire::WorkerState state{};
+        const auto at = layout.host_words + offsetof(wire::HostWords, worker_state);
+        EXPECT_EQ(pread(region->fd(), &state, sizeof state, static_cast<off_t>(at)),
+                  static_cast<ssize_t>(sizeof state));
+        return state;
+    };
+    EXPECT_TRUE(comes_to([&] { return worker_state() == wire::WorkerState::kDead; }, seconds{2}));
+    std::this_thread::sleep_for(milliseconds{300});  // A watcher would see the claim.
+    const auto answers = region->answers(kChannels);
+    ASSERT_TRUE(answers.ok());
+    EXPECT_EQ(answers->at(0).state, wire::ServeState::kClosed);
+    EXPECT_EQ(answers->at(1).state, wire::ServeState::kRefused);
+    EXPECT_EQ(registry_.saves().started_without, 1u);
+    registry_.stop();
+    EXPECT_EQ(log.with(": 1 programs of VM g1 get CUDA errors"), 1);
+}
+
+TEST_F(RegistryOfAVm, ThatBootsIsNotAskedForAState) {
+    const auto started = start(control::StartingRequest::STEP_STARTED);
+    EXPECT_TRUE(started.ok());
+    EXPECT_EQ(sessions(), 1) << "nothing has happened to it";
+}
 
 /// The same with a region, which its guest writes.
 class RegistryOfAHostileVm : public RegistryOfAVm {
@@ -372,6 +322,8 @@ TEST_F(RegistryOfAHostileVm, FillsNoLog) {
     }
     registry_.stop();
     EXPECT_GE(log.with("wire version"), 2) << "the first ones are told";
+    EXPECT_GE(log.with("such lines were left out"), 1) << "and how many are not";
+    EXPECT_EQ(log.with("(0 such lines"), 0);
     EXPECT_LE(log.with("wire version"),
               RegionWatcher::kLinesAtOnce + RegionWatcher::kLinesPerSecond * 10);
 }

@@ -2,6 +2,7 @@
 #include "host-daemon/supervisor/workers/worker_set.h"
 
 #include <gtest/gtest.h>
+#include <sys/personality.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -11,6 +12,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+
+#include "host-daemon/supervisor/workers/worker_stock.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -121,6 +124,28 @@ TEST_F(WorkerSetTest, StagingAreaOfAWorkerThatWasReplacedIsNotItsReplacements) {
     EXPECT_NE(*of_old, *of_fresh);
     EXPECT_EQ(fresh.is_asked.get_future().wait_for(seconds{0}), std::future_status::ready);
     (*process)->discard();
+}
+
+// So that variables of modules lie at the same addresses by themselves, or that these are free.
+TEST_F(WorkerSetTest, AUsualWorkersAddressesAreFixedAndAScatteredOnesAreNot) {
+    constexpr unsigned long kNoRandomisation = ADDR_NO_RANDOMIZE;
+    std::ofstream(config_.worker.executable)
+        << "#!/bin/sh\ncat /proc/self/personality >" << folder_ << "/personality\nexit 1\n";
+    WorkerStock stock(config_, [] { return std::size_t{0}; });
+    const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
+                                [](engine::PartId, const control::Event&) {}};
+    const auto is_fixed = [&](Addresses addresses) {
+        EXPECT_FALSE(stock.launch_new("s", engine::PartId{1}, 0, 0, nobody, addresses).ok());
+        std::string digits;
+        std::ifstream(folder_ + "/personality") >> digits;
+        EXPECT_FALSE(digits.empty());
+        return (std::strtoul(digits.c_str(), nullptr, 16) & kNoRandomisation) != 0;
+    };
+    EXPECT_TRUE(is_fixed(Addresses::kUsual));
+    EXPECT_FALSE(is_fixed(Addresses::kScattered));
+    config_.worker.fixed_addresses = false;
+    EXPECT_FALSE(is_fixed(Addresses::kUsual)) << "gantryd.toml says so";
+    stock.stop();
 }
 
 }  // namespace
