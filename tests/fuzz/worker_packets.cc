@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -13,13 +12,13 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "host-daemon/supervisor/registry/registry.h"
 #include "proto/control/channel.h"
 #include "proto/control/worker.pb.h"
 #include "tests/unit/supervisor/one_vm.h"
+#include "tests/unit/supervisor/stand.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -137,39 +136,6 @@ void name_blob(pb::Message& message, std::uint64_t bytes) {
         }
     }
 }
-
-/// A process that can be killed in place of the worker's.
-class Stand {
-public:
-    Stand() : pid_(::fork()) {
-        if (pid_ == 0) {
-            for (;;) {
-                ::pause();
-            }
-        }
-    }
-    ~Stand() {
-        ::kill(pid_, SIGKILL);
-        ::waitpid(pid_, nullptr, 0);
-    }
-    Stand(const Stand&) = delete;
-    Stand& operator=(const Stand&) = delete;
-    [[nodiscard]] pid_t pid() const { return pid_; }
-    [[nodiscard]] std::uint64_t start_time() const {
-        std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-        std::string text;
-        std::getline(file, text);
-        std::istringstream fields(text.substr(text.rfind(')') + 1));
-        std::string field;
-        for (int number = 3; number <= 22; ++number) {
-            fields >> field;
-        }
-        return std::strtoull(field.c_str(), nullptr, 10);
-    }
-
-private:
-    const pid_t pid_;
-};
 
 class HostileWorker {
 public:

@@ -11,6 +11,10 @@
 #include <thread>
 
 #include "host-daemon/supervisor/parts/worker_state.h"
+#include "host-daemon/supervisor/registry/device_book.h"
+#include "host-daemon/supervisor/registry/session_table.h"
+#include "host-daemon/supervisor/registry/status.h"
+#include "host-daemon/supervisor/workers/worker_stock.h"
 
 namespace gantry::supervisor {
 namespace {
@@ -69,6 +73,50 @@ TEST_F(SourceDriverTest, AMoveThatEndsIsToldOfUntilItIsKnownHow) {
         ASSERT_LT(std::chrono::steady_clock::now(), until);
     }
     driver.stop();
+}
+
+// A source that waits for another attempt shows one that failed as "retry"; this one will have
+// none.
+TEST_F(SourceDriverTest, AMoveThatEndsIsShownAsNoRetry) {
+    Config config;
+    config.daemon.run_directory = folder_;
+    WorkerStock stock(config, [] { return std::size_t{0}; });
+    SessionInfo info;
+    info.id = "session";
+    const auto session = std::make_shared<Session>(info, config, stock);
+    DeviceBook devices([](DeviceNumber) -> Result<control::DeviceDescription> {
+        return Error{Code::kNotFound, "gpu.absent", "none"};
+    });
+    SessionTable sessions;
+    MoveRecords records(folder_, "hosta");
+    HostStatus status("hosta", 0, sessions, devices, records);
+    std::promise<control::SessionStatus> told;
+    SourceHooks hooks;
+    hooks.alert = [](engine::AlertKind, const Error&) {};
+    hooks.progress = [](const engine::Progress&) {};
+    hooks.query_domain = hooks.abort_job = hooks.released = [] {};
+    hooks.finished = [](engine::Outcome, const Error&) {};
+    hooks.given_up = [&] { told.set_value(status.list("", std::nullopt).sessions(0)); };
+    engine::Settings settings;
+    settings.job_absent_grace = engine::Duration{0};
+    settings.is_bound_to_hypervisor = false;
+    const auto driver = std::make_shared<SourceRunner>("session", Epoch{1}, settings, "none", 0,
+                                                       store_, source_, std::move(hooks));
+    sessions.put(session, driver);
+    const engine::MigrationId move{1, 2};
+    const auto link = std::make_shared<NoLink>();
+    driver->receive({move, engine::MsgPrepare{engine::kEngineProtocolVersion, "session", {}}},
+                    "hostb", link);
+    driver->receive({move, engine::MsgAbort{"test", "the target does not want it"}}, "hostb", link);
+    driver->feed(
+        engine::source_event::Domain{{engine::DomainState::kRunning, engine::JobState::kNone}});
+    auto then = told.get_future();
+    ASSERT_EQ(then.wait_for(kSoon), std::future_status::ready);
+    const control::SessionStatus shown = then.get();
+    EXPECT_EQ(shown.peer(), "hostb");
+    EXPECT_EQ(shown.move().phase(), "failed");
+    driver->stop();
+    (void)sessions.stop();
 }
 
 /// Counts the answers that go by it.
