@@ -214,7 +214,7 @@ void SourceMachine::Impl::after_precopy_round() {
         rounds.back().elapsed + (is_idle ? settings_.idle_round_interval / 2 : Duration{});
     const DowntimeEstimate estimate = estimate_downtime(rounds, resident, open);
     progress_.bytes_remaining = m_->bytes_expected = estimate.bytes_remaining;
-    progress_.link_bytes_per_second = estimate.bytes_per_second;
+    progress_.link_bytes_per_second = estimate_rate(rounds);
     progress_.dirty_bytes_per_second = dirty_rate(rounds);
     progress_.downtime_estimate = estimate.downtime.value_or(Duration{});
     const bool too_long = !is_forced_ && verdict != Convergence::kFits &&

@@ -1,6 +1,7 @@
 #include "migration/engine/transfer.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 
 namespace gantry::engine {
@@ -30,6 +31,43 @@ PhaseSpan phase_span(Phase phase) {
         case Phase::kFailed: return {0.0, 0.0};  // stays where it was
     }
     return {0.0, 0.0};
+}
+
+/// Newest rounds that say what the pause will be like, but for the first: it also makes the
+/// target's memory, and it alone looks at nothing.
+constexpr std::size_t kRoundsOfPause = 3;
+
+/// Of three rounds that differ by chance alone, the quickest is about so much too quick.
+constexpr double kWithoutChance = 0.93;
+
+/// Bytes a second of the quickest of them. The programs, which hold up some rounds more than
+/// others, stand still in the pause. Rounds much smaller than the others say little.
+double rate_of_pause(const std::vector<RoundRecord>& rounds) {
+    std::vector<RoundRecord> used(
+        rounds.end() - static_cast<std::ptrdiff_t>(std::min(rounds.size(), kRoundsOfPause)),
+        rounds.end());
+    if (used.size() == rounds.size() && used.size() > 1) {
+        used.erase(used.begin());
+    }
+    std::uint64_t most = 0;
+    for (const RoundRecord& round : used) {
+        most = std::max(most, round.bytes_changed);
+    }
+    std::erase_if(used, [most](const RoundRecord& r) { return r.bytes_changed < most / 4; });
+    double rate = estimate_rate(used);
+    for (const RoundRecord& round : used) {
+        rate = std::max(rate, kWithoutChance * estimate_rate({round}));
+    }
+    return rate > 0.0 ? rate : estimate_rate(rounds);
+}
+
+/// Of the quickest scan, for the same reason.
+Duration scan_of_pause(const std::vector<RoundRecord>& rounds) {
+    Duration least{};
+    for (std::size_t i = rounds.size() - 1, used = 0; i > 0 && used < kRoundsOfPause; --i, ++used) {
+        least = used == 0 ? rounds[i].scan : std::min(least, rounds[i].scan);
+    }
+    return least;
 }
 
 }  // namespace
@@ -100,9 +138,8 @@ DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
                                    std::uint64_t bytes_resident, Duration open) {
     DowntimeEstimate estimate;
     estimate.bytes_remaining = estimate_remaining_bytes(rounds, bytes_resident, open);
-    estimate.bytes_per_second = estimate_rate(rounds);
-    // The first scan looks at nothing: everything counts as changed.
-    const Duration scan = rounds.size() < 2 ? Duration{} : rounds.back().scan;
+    estimate.bytes_per_second = rate_of_pause(rounds);
+    const Duration scan = rounds.empty() ? Duration{} : scan_of_pause(rounds);
     if (estimate.bytes_remaining == 0) {
         estimate.downtime = kDowntimeFixed + 2 * scan;
     } else if (estimate.bytes_per_second > 0.0) {

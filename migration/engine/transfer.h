@@ -55,8 +55,9 @@ struct DowntimeEstimate {
     std::optional<Duration> downtime;  ///< Nullopt while the rate is unknown.
 };
 /// Of a pause that comes `open` after the last round's beginning: kDowntimeFixed, the scan, the
-/// bytes it finds at the rate of the rounds, and the target's look at all of its memory, which
-/// takes about as long as the scan. Never shrinks with `open`.
+/// bytes it finds, and the target's look at all of its memory, which takes about as long as the
+/// scan. Scan and rate are those of the quickest of the newest rounds, as the programs, which slow
+/// a live copy, stand still in the pause. Never shrinks with `open`.
 [[nodiscard]] DowntimeEstimate estimate_downtime(const std::vector<RoundRecord>& rounds,
                                                  std::uint64_t bytes_resident, Duration open);
 
