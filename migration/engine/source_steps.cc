@@ -209,9 +209,11 @@ void SourceMachine::Impl::after_precopy_round() {
     const std::vector<RoundRecord>& rounds = m_->rounds.records();
     const Convergence verdict = m_->rounds.judge(m_->rounds.downtime(resident));
     const bool is_idle = m_->converged || verdict != Convergence::kAnotherRound;
-    // Converged, the pause comes at some moment of the time between two idle rounds.
+    // Converged, a VM's pause comes at some moment of the time between two idle rounds, and that of
+    // a session without one at once.
+    const bool waits = is_idle && settings_.is_bound_to_hypervisor;
     const Duration open =
-        rounds.back().elapsed + (is_idle ? settings_.idle_round_interval / 2 : Duration{});
+        rounds.back().elapsed + (waits ? settings_.idle_round_interval / 2 : Duration{});
     const DowntimeEstimate estimate = estimate_downtime(rounds, resident, open);
     progress_.bytes_remaining = m_->bytes_expected = estimate.bytes_remaining;
     progress_.link_bytes_per_second = estimate_rate(rounds);

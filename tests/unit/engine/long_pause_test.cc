@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "migration/engine/source_machine.h"
+#include "migration/engine/transfer.h"
 
 namespace gantry::engine {
 namespace {
@@ -124,6 +125,16 @@ TEST_F(LongPause, IsRefusedWhileTheGuestRunsWithTheFigures) {
     EXPECT_EQ(abort->reason, "migration.not_converging");
     EXPECT_TRUE(machine_.serves());
     EXPECT_FALSE(machine_.awaits_attempt()) << "for an operator the move is over";
+}
+
+TEST_F(LongPause, OfASessionWithoutAVmIsExpectedAtOnce) {
+    to_precopy();
+    round(1'600'000'000, Duration{16'000'000});
+    // 1.6 GB were written in 16 s. In the second that they took it was another tenth of a GB, and
+    // nobody waits for the middle of an idle interval.
+    const SourceActions actions = round(1'600'000'000, Duration{1'000'000});
+    ASSERT_NE(sent<MsgConverged>(actions), nullptr);
+    EXPECT_EQ(sent<MsgConverged>(actions)->downtime_estimate, kDowntimeFixed + Duration{62'500});
 }
 
 TEST_F(LongPause, WithinTheBoundItIsTaken) {
