@@ -183,7 +183,8 @@ const ElementShape& gpu_shape() {
                                     {{"needs", {"memory_mib", "cc_min"}, {}},
                                      {"region", {"shmem"}, {}},
                                      {"tcp", {"key"}, {}},
-                                     {"share", {"priority", "weight"}, {}}}};
+                                     {"share", {"priority", "weight"}, {}},
+                                     {"device", {"number", "uuid", "model"}, {}}}};
     return shape;
 }
 
@@ -281,6 +282,51 @@ Result<GpuShare> parse_share(const xmlNode* share) {
     return result;
 }
 
+/// As `nvidia-smi -L` prints it: "GPU-", 32 hex digits with dashes; the digits.
+std::string uuid_digits(std::string_view text) {
+    constexpr std::string_view kPrefix = "GPU-";
+    std::string digits;
+    for (const char c : text.substr(text.starts_with(kPrefix) ? kPrefix.size() : 0)) {
+        if (c != '-') {
+            digits += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        }
+    }
+    return from_hex<16>(digits) ? digits : "";
+}
+
+Result<GpuWish> parse_device(const xmlNode* device) {
+    GpuWish result;
+    if (const auto text = xml::attribute(device, "number")) {
+        const auto number = xml::parse_number(*text, kMaxGpuNumber);
+        if (!number) {
+            return bad(reason::kMetadata, "<device number=" + quoted(*text) +
+                                              ">: give a GPU's number on its host, 0 to " +
+                                              std::to_string(kMaxGpuNumber));
+        }
+        result.number = static_cast<std::uint32_t>(*number);
+    }
+    if (const auto text = xml::attribute(device, "uuid")) {
+        result.uuid = uuid_digits(*text);
+        if (result.uuid.empty()) {
+            return bad(reason::kMetadata, "<device uuid=" + quoted(*text) +
+                                              ">: give a GPU's UUID as `nvidia-smi -L` prints it");
+        }
+    }
+    if (const auto text = xml::attribute(device, "model")) {
+        result.model = *text;
+        if (text->empty() || text->size() > kMaxNameBytes) {
+            return bad(reason::kMetadata,
+                       "<device model=" + quoted(*text) + ">: give a part of a GPU's name");
+        }
+    }
+    if (result.is_any()) {
+        return bad(reason::kMetadata,
+                   "Gantry's <device> metadata names no GPU: give number, uuid or model, or leave "
+                   "the element out");
+    }
+    return result;
+}
+
 Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
     GANTRY_TRY(check_shape(gpu, gpu_shape()));
     const xmlNode* needs = xml::child(gpu, "needs", kNeedsNamespace);
@@ -300,6 +346,9 @@ Result<GpuNeeds> parse_gpu(const xmlNode* domain, const xmlNode* gpu) {
     GANTRY_TRY(parse_cc_min(needs, &result));
     if (const xmlNode* share = xml::child(gpu, "share", kNeedsNamespace)) {
         GANTRY_ASSIGN(result.share, parse_share(share));
+    }
+    if (const xmlNode* device = xml::child(gpu, "device", kNeedsNamespace)) {
+        GANTRY_ASSIGN(result.wish, parse_device(device));
     }
     const xmlNode* region = xml::child(gpu, "region", kNeedsNamespace);
     if (const xmlNode* tcp = xml::child(gpu, "tcp", kNeedsNamespace)) {

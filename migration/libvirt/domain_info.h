@@ -9,6 +9,8 @@
 //       <gantry:gpu xmlns:gantry='urn:gantry:vm:1'>
 //         <gantry:needs memory_mib='1024' cc_min='9.0'/>     cc_min may be left out
 //         <gantry:share priority='4' weight='100'/>          may be left out, and either of both
+//         <gantry:device model='H100'/>                      may be left out; also number='1' or
+//                                                            uuid='GPU-...', or several: all hold
 //         <gantry:region shmem='gantry-g1'/>                 may be left out if there is one shmem
 //       </gantry:gpu>
 //     </metadata>
@@ -44,6 +46,7 @@ inline constexpr char kOwnerNamespace[] = "urn:gantry:owner:1";
 inline constexpr char kOwnerPrefix[] = "gantry_owner";
 inline constexpr std::size_t kMaxDomainXmlBytes = 4u << 20;
 inline constexpr std::uint64_t kMaxGpuMemoryMib = 1u << 24;  // 16 TiB.
+inline constexpr std::uint64_t kMaxGpuNumber = 255;
 inline constexpr std::uint64_t kMaxRegionBytes = 64ull << 30;
 /// Of a VM over TCP: a channel for each process. Its file takes what is used of it.
 inline constexpr std::uint32_t kTcpChannels = 16;
@@ -71,12 +74,22 @@ struct GpuShare {
     friend bool operator==(const GpuShare&, const GpuShare&) = default;
 };
 
+/// Which of a host's GPUs it may be; nothing of it: any.
+struct GpuWish {
+    std::optional<std::uint32_t> number;  ///< As the CUDA driver counts those of the host.
+    std::string uuid;                     ///< 32 hex digits.
+    std::string model;                    ///< Whole words of the GPU's name.
+    [[nodiscard]] bool is_any() const { return !number && uuid.empty() && model.empty(); }
+    friend bool operator==(const GpuWish&, const GpuWish&) = default;
+};
+
 struct GpuNeeds {
     std::uint64_t memory_mib = 0;    ///< Quota, enforced.
     std::uint32_t cc_min_major = 0;  ///< 0.0: whatever the code allows.
     std::uint32_t cc_min_minor = 0;
     RegionDevice region;
     std::optional<GpuShare> share;
+    GpuWish wish;
     std::string guest_key;  ///< 64 hex digits: the VM is over TCP, and gantryd makes the region.
 };
 

@@ -58,6 +58,34 @@ TEST(DomainInfo, ReadsNeedsRegionAndOwner) {
     EXPECT_EQ(info->owner->epoch.value, 18446744073709551615ull);
 }
 
+TEST(DomainInfo, AVmMayNameTheGpuThatItIsToBeOn) {
+    const auto wishing = [](const std::string& attributes) {
+        return domain("<g:gpu xmlns:g='urn:gantry:vm:1'><g:needs memory_mib='1'/><g:device " +
+                      attributes + "/></g:gpu>");
+    };
+    const auto wish_of = [&](const std::string& attributes) {
+        const auto info = parse_domain_xml(wishing(attributes));
+        EXPECT_TRUE(info.ok()) << info.error().text;
+        return info.ok() && info->gpu ? info->gpu->wish : GpuWish{};
+    };
+    EXPECT_EQ(wish_of("number='3'"), (GpuWish{3, "", ""}));
+    EXPECT_EQ(wish_of("model='H100 PCIe'"), (GpuWish{std::nullopt, "", "H100 PCIe"}));
+    const std::string digits = "67616e74727940328030000000000abc";
+    for (const char* uuid :
+         {"GPU-67616e74-7279-4032-8030-000000000ABC", "67616e74-7279-4032-8030-000000000abc"}) {
+        EXPECT_EQ(wish_of(std::string("number='0' uuid='") + uuid + "'"), (GpuWish{0, digits, ""}));
+    }
+    const auto none = parse_domain_xml(domain(needs("memory_mib='1'")));
+    ASSERT_TRUE(none.ok() && none->gpu);
+    EXPECT_TRUE(none->gpu->wish.is_any());
+    expect_refused(wishing(""), reason::kMetadata, "names no GPU");
+    expect_refused(wishing("number='256'"), reason::kMetadata, "0 to 255");
+    expect_refused(wishing("number=''"), reason::kMetadata, "0 to 255");
+    expect_refused(wishing("uuid='GPU-12'"), reason::kMetadata, "nvidia-smi -L");
+    expect_refused(wishing("model=''"), reason::kMetadata, "a part of a GPU's name");
+    expect_refused(wishing("index='1'"), reason::kMetadata, "'number', 'uuid', 'model'");
+}
+
 TEST(DomainInfo, AVmOverTcpHasAKeyAndNoDevice) {
     const std::string key(64, 'a');
     const auto metadata = [](const std::string& tcp) {
