@@ -324,7 +324,7 @@ Result<void> PeerClient::hello() {
     return {};
 }
 
-Result<engine::TargetCapabilities> PeerClient::capabilities() {
+Result<std::vector<engine::HostGpu>> PeerClient::capabilities() {
     GANTRY_ASSIGN(const auto stub, impl_->connect());
     control::CapabilitiesReply reply;
     const grpc::Status status = impl_->call(
@@ -332,7 +332,14 @@ Result<engine::TargetCapabilities> PeerClient::capabilities() {
     if (!status.ok()) {
         return from_status(status);
     }
-    return from_proto(reply.capabilities());
+    std::vector<engine::HostGpu> out;
+    for (const control::HostGpu& gpu : reply.gpus()) {
+        out.push_back({gpu.number(), from_proto(gpu.capabilities())});
+    }
+    if (out.empty()) {
+        out.push_back({std::nullopt, from_proto(reply.capabilities())});
+    }
+    return out;
 }
 
 Result<engine::SessionNeeds> PeerClient::needs(const std::string& session_id) {

@@ -7,7 +7,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "migration/engine/gpu_choice.h"
 #include "migration/transport/links.h"
 #include "migration/transport/tls.h"
 
@@ -26,7 +28,9 @@ public:
     PeerClient& operator=(const PeerClient&) = delete;
 
     Result<void> hello();
-    Result<engine::TargetCapabilities> capabilities();
+    /// Of each GPU of that host, in the order in which a session would be given one; of one, the
+    /// best, where the host has an older release.
+    Result<std::vector<engine::HostGpu>> capabilities();
     Result<engine::SessionNeeds> needs(const std::string& session_id);
     /// After a move from there to here: hands this host's record over. The source's.
     Result<control::MoveRecord> share_record(const control::MoveRecord& record);

@@ -100,7 +100,14 @@ public:
         if (!capabilities) {
             return to_status(capabilities.error());
         }
-        *reply->mutable_capabilities() = to_proto(*capabilities);
+        for (const engine::HostGpu& gpu : *capabilities) {
+            control::HostGpu& out = *reply->add_gpus();
+            out.set_number(gpu.number.value_or(0));
+            *out.mutable_capabilities() = to_proto(gpu.capabilities);
+        }
+        if (!capabilities->empty()) {  // For an older release, which knows of one.
+            *reply->mutable_capabilities() = to_proto(capabilities->front().capabilities);
+        }
         return grpc::Status::OK;
     }
 

@@ -18,7 +18,8 @@ namespace gantry::transport {
 class PeerBackend {
 public:
     virtual ~PeerBackend() = default;
-    virtual Result<engine::TargetCapabilities> capabilities() = 0;
+    /// Of each GPU, in the order in which a session would be given one.
+    virtual Result<std::vector<engine::HostGpu>> capabilities() = 0;
     virtual Result<engine::SessionNeeds> needs(const std::string& session_id) = 0;
     /// A message of the target whose certificate has the name `peer`; answers go by `link`.
     virtual void receive(const std::string& session_id, engine::Message message,

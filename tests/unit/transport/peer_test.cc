@@ -36,7 +36,11 @@ TEST(PeerTls, RightCertificatesAreLetIn) {
     PeerClient client(server.address(), certificates.material("ours", "b"), {"hostb", "test"});
     const auto capabilities = client.capabilities();
     ASSERT_TRUE(capabilities.ok()) << capabilities.error().text;
-    EXPECT_EQ(capabilities->gpu_name, "fake");
+    ASSERT_EQ(capabilities->size(), 2U);
+    EXPECT_EQ(capabilities->front().number, 3U);  // In the host's order, and not by number.
+    EXPECT_EQ(capabilities->front().capabilities.gpu_name, "fake 0");
+    EXPECT_EQ(capabilities->back().number, 2U);
+    EXPECT_EQ(capabilities->back().capabilities.gpu_name, "fake 1");
     EXPECT_EQ(client.needs("s").error().reason, "session.unknown");
     control::MoveRecord record;
     record.set_migration_id("ab");
@@ -350,8 +354,8 @@ TEST(PeerStreams, LinkToASilentHostEndsAtOnce) {
 /// Keeps the link to answer by.
 class KeepingBackend final : public PeerBackend {
 public:
-    Result<engine::TargetCapabilities> capabilities() override {
-        return engine::TargetCapabilities{};
+    Result<std::vector<engine::HostGpu>> capabilities() override {
+        return std::vector<engine::HostGpu>{};
     }
     Result<engine::SessionNeeds> needs(const std::string&) override {
         return engine::SessionNeeds{};

@@ -61,12 +61,15 @@ host ours named DNS:host.example)";
 
 class FakeBackend final : public PeerBackend {
 public:
-    Result<engine::TargetCapabilities> capabilities() override {
+    Result<std::vector<engine::HostGpu>> capabilities() override {
         if (trouble) {
             return *trouble;
         }
-        engine::TargetCapabilities out;
-        out.gpu_name = "fake";
+        std::vector<engine::HostGpu> out(2);
+        for (std::uint32_t i = 0; i < out.size(); ++i) {
+            out[i].number = 3 - i;
+            out[i].capabilities.gpu_name = "fake " + std::to_string(i);
+        }
         return out;
     }
     Result<engine::SessionNeeds> needs(const std::string& session_id) override {
