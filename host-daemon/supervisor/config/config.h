@@ -55,7 +55,9 @@ struct WorkerConfig {
     std::string executable = "/usr/libexec/gantry/gantry-worker";
     std::string driver = "/usr/lib/gantry/libcuda-soft.so.1";
     std::string profile;
-    std::int64_t device = 0;
+    std::vector<std::int64_t> devices;   // that are served; empty: all that the driver has
+    std::int64_t only_device = -1;       // worker.device, the older key of one; -1: devices
+    std::int64_t device = 0;             // no key: the one that a worker is started on with this
     std::string user = "gantry-worker";  // empty: gantryd's own user (unprivileged gantryd, tests)
     bool seccomp = true;
     bool private_tmp = true;
@@ -70,6 +72,10 @@ struct WorkerConfig {
     bool batch_launches = true;
     bool arbitrate = false;  // whose turn it is on a GPU that sessions share
     bool account = false;    // count and measure launches by kernel
+};
+
+struct PlacementConfig {
+    std::string policy = "free_memory";  // free_memory, first, spread
 };
 
 struct PeerConfig {
@@ -105,10 +111,14 @@ struct Config {
     GuestConfig guest;
     VmConfig vm;
     WorkerConfig worker;
+    PlacementConfig placement;
     PeerConfig peer;
     MigrationConfig migration;
     MetricsConfig metrics;
 };
+
+/// The GPUs that the configuration names, in order; empty: all of the driver are served.
+std::vector<DeviceNumber> named_devices(const WorkerConfig& config);
 
 /// That this host has what it names: files, certificates that fit, user and group. The error lists
 /// each that is missing or wrong, one a line.

@@ -70,6 +70,7 @@ public:
         for (const auto& [name, node] : parsed.table()) {
             read_section(std::string(name.str()), node);
         }
+        check_devices(parsed.table());
         if (!problems_.empty()) {
             return failure();
         }
@@ -83,6 +84,29 @@ private:
     }
 
     Error failure() const { return Error{Code::kInvalidArgument, "config.invalid", problems_}; }
+
+    /// A number that is there twice, or is none of a GPU, was meant to be another.
+    void check_devices(const toml::table& all) {
+        const toml::node_view<const toml::node> list = all["worker"]["devices"];
+        const std::vector<std::int64_t>& numbers = config_.worker.devices;
+        if (!list || numbers.empty()) {
+            return;
+        }
+        for (auto at = numbers.begin(); at != numbers.end(); ++at) {
+            if (*at < 0 || *at >= std::int64_t{kDevicesMax}) {
+                complain(list.node()->source(),
+                         fmt::format("'worker.devices' has {}: a GPU's number is 0 to {}", *at,
+                                     kDevicesMax - 1));
+            } else if (std::find(numbers.begin(), at, *at) != at) {
+                complain(list.node()->source(), fmt::format("'worker.devices' has {} twice", *at));
+            }
+        }
+        if (config_.worker.only_device >= 0) {
+            complain(list.node()->source(),
+                     "'worker.devices' and 'worker.device' both name GPUs: leave 'worker.device' "
+                     "out");
+        }
+    }
 
     void read_section(const std::string& section, const toml::node& node) {
         const std::vector<std::string> names = section_names();
@@ -261,6 +285,17 @@ struct Printer {
 
 Result<Config> parse_config(const std::string& text, const std::string& name) {
     return Reader{name}.read(text);
+}
+
+std::vector<DeviceNumber> named_devices(const WorkerConfig& config) {
+    if (config.only_device >= 0) {
+        return {static_cast<DeviceNumber>(config.only_device)};
+    }
+    std::vector<DeviceNumber> out;
+    for (const std::int64_t device : config.devices) {
+        out.push_back(static_cast<DeviceNumber>(device));
+    }
+    return out;
 }
 
 Result<void> check_host(const Config& config) {

@@ -64,8 +64,10 @@ const ConfigKey kKeys[] = {
      "CUDA driver library: libcuda.so.1, or libcuda-soft.so.1 for the CPU"},
     {"worker", "profile", GANTRY_PATH(worker.profile, kEmptyOrName),
      "soft GPU only: profile file, or the name of a built-in one; empty: its default"},
-    {"worker", "device", GANTRY_INT(worker.device, 0, 255),
-     "number of the GPU, as the driver counts them; workers see no other"},
+    {"worker", "devices", IntListPlace([](Config& c) { return &c.worker.devices; }),
+     "numbers of the GPUs that are served, as the driver counts them; empty: all of them"},
+    {"worker", "device", GANTRY_INT(worker.only_device, -1, 255),
+     "number of the one GPU that is served, in place of devices; -1: as devices says"},
     {"worker", "user", GANTRY_STRING(worker.user),
      "unprivileged user that workers run as; empty: gantryd's own"},
     {"worker", "seccomp", GANTRY_BOOL(worker.seccomp), "let workers filter their system calls"},
@@ -92,6 +94,11 @@ const ConfigKey kKeys[] = {
      "where sessions share a GPU and one has a share of its own: by priority and weight"},
     {"worker", "account", GANTRY_BOOL(worker.account),
      "count launches by kernel and measure some of them, for `gantry account` and metrics"},
+
+    {"placement", "policy",
+     (ChoicePlace{GANTRY_PLACE(placement.policy), "free_memory|first|spread"}),
+     "which GPU a session begins on, of those that have room: free_memory, the one with the most "
+     "memory that is not promised; first, the lowest number; spread, the fewest sessions"},
 
     {"peer", "listen", GANTRY_ADDRESS(peer.listen),
      "ADDRESS:PORT for other gantryds (mutual TLS); empty: no migration to or from this host"},

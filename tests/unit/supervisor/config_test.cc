@@ -164,6 +164,30 @@ TEST(Config, WhatIsPrintedReadsBackTheSame) {
     EXPECT_EQ(again->daemon.host_name, config.daemon.host_name);
 }
 
+TEST(Config, AllGpusAreServedUnlessSomeAreNamed) {
+    const auto named = [](const std::string& text) {
+        const auto config = parse_config("[worker]\n" + text, "gantryd.toml");
+        EXPECT_TRUE(config.ok()) << config.error().text;
+        return config ? named_devices(config->worker) : std::vector<DeviceNumber>{};
+    };
+    EXPECT_TRUE(named("").empty());
+    EXPECT_EQ(named("devices = [3, 1]\n"), (std::vector<DeviceNumber>{3, 1}));
+    EXPECT_EQ(named("device = 2\n"), std::vector<DeviceNumber>{2});  // The older key.
+    EXPECT_EQ(named("device = 0\n"), std::vector<DeviceNumber>{0});
+    for (const auto& [text, says] :
+         {std::pair{"devices = [1, 256]", "'worker.devices' has 256: a GPU's number is 0 to 255"},
+          std::pair{"devices = [-1]", "'worker.devices' has -1"},
+          std::pair{"devices = [1, 0, 1]", "'worker.devices' has 1 twice"},
+          std::pair{"devices = [1]\ndevice = 1", "both name GPUs"},
+          std::pair{"devices = 1", "must be a list of whole numbers"}}) {
+        const std::string error = error_of(std::string("[worker]\n") + text + "\n");
+        EXPECT_NE(error.find(says), std::string::npos) << text << ": " << error;
+        EXPECT_NE(error.find("gantryd.toml:2:"), std::string::npos) << error;
+    }
+    EXPECT_NE(error_of("[placement]\npolicy = 'best'\n").find("free_memory|first|spread"),
+              std::string::npos);
+}
+
 TEST(Config, MissingFileSaysWhatToDo) {
     const auto config = load_config("/nonexistent/gantryd.toml");
     ASSERT_FALSE(config.ok());
