@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace gantry::supervisor {
@@ -18,8 +19,81 @@ std::uint64_t sum_of(const std::map<std::string, std::uint64_t>& promises) {
 
 }  // namespace
 
+void DeviceBook::serve(std::vector<DeviceNumber> devices) {
+    std::sort(devices.begin(), devices.end());
+    const MutexLock lock(mutex_);
+    served_ = std::move(devices);
+}
+
+std::vector<DeviceNumber> DeviceBook::served() const {
+    const MutexLock lock(mutex_);
+    return served_;
+}
+
+bool DeviceBook::is_served(DeviceNumber device) const {
+    const MutexLock lock(mutex_);
+    return std::find(served_.begin(), served_.end(), device) != served_.end();
+}
+
+std::vector<GpuOffer> DeviceBook::offers(const std::string& session) const {
+    const MutexLock lock(mutex_);
+    return offers_for(session);
+}
+
+std::vector<GpuOffer> DeviceBook::offers_for(const std::string& session) const {
+    std::vector<GpuOffer> out;
+    for (const DeviceNumber number : served_) {
+        const auto found = devices_.find(number);
+        if (found == devices_.end()) {
+            continue;
+        }
+        const control::DeviceDescription& device = found->second;
+        GpuOffer offer;
+        offer.device = number;
+        offer.name = device.name();
+        offer.uuid = device.uuid();
+        offer.cc = {device.compute_capability_major(), device.compute_capability_minor()};
+        offer.memory_bytes = device.memory_bytes();
+        if (const auto promises = promised_bytes_.find(number); promises != promised_bytes_.end()) {
+            const auto own = promises->second.find(session);
+            const bool has_own = own != promises->second.end();
+            offer.promised_bytes = sum_of(promises->second) - (has_own ? own->second : 0);
+            offer.session_count = promises->second.size() - (has_own ? 1 : 0);
+        }
+        out.push_back(std::move(offer));
+    }
+    return out;
+}
+
+/// Why no device that is served can be used.
+Error DeviceBook::absent() const {
+    std::string text = "this host has no usable GPU";
+    for (const DeviceNumber number : served_) {
+        if (const auto error = errors_.find(number); error != errors_.end()) {
+            text += fmt::format("; GPU {}: {}", number, error->second.text);
+        }
+    }
+    return Error{Code::kFailedPrecondition, "gpu.absent", std::move(text)};
+}
+
+Result<DeviceNumber> DeviceBook::place(const std::string& session, const PlacementRequest& request,
+                                       PlacementPolicy policy) {
+    const MutexLock lock(mutex_);
+    const std::vector<GpuOffer> offers = offers_for(session);
+    if (offers.empty()) {
+        return absent();
+    }
+    GANTRY_ASSIGN(const DeviceNumber device, supervisor::place(request, offers, policy));
+    promised_bytes_[device][session] = request.quota_bytes;
+    return device;
+}
+
 Result<control::DeviceDescription> DeviceBook::probe(DeviceNumber device, Probe when) {
-    const MutexLock probing(probing_);
+    if (device >= kDevicesMax) {
+        return Error{Code::kInvalidArgument, "gpu.absent",
+                     fmt::format("device {}: a number below {} is wanted", device, kDevicesMax)};
+    }
+    const MutexLock probing(probing_[device]);
     if (when == Probe::kUnlessKnown) {
         if (auto description = known(device)) {
             return *description;
@@ -32,7 +106,7 @@ Result<control::DeviceDescription> DeviceBook::probe(DeviceNumber device, Probe 
                      device, asked->compute_capability_major(), asked->compute_capability_minor(),
                      asked->memory_bytes() >> kMib);
     } else {
-        spdlog::error("no GPU can be used: {}", asked.error().to_string());
+        spdlog::error("GPU {} cannot be used: {}", device, asked.error().to_string());
         const MutexLock lock(mutex_);
         errors_[device] = asked.error();
     }
@@ -64,8 +138,8 @@ Result<void> DeviceBook::reserve(const std::string& session, DeviceNumber device
     if (found == devices_.end()) {
         const auto error = errors_.find(device);
         return Error{Code::kFailedPrecondition, "gpu.absent",
-                     "this host has no usable GPU: " +
-                         (error == errors_.end() ? std::string() : error->second.text)};
+                     fmt::format("GPU {} of this host cannot be used: {}", device,
+                                 error == errors_.end() ? "" : error->second.text)};
     }
     const std::uint64_t all = found->second.memory_bytes();
     auto& promises = promised_bytes_[device];

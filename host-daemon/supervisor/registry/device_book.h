@@ -1,18 +1,22 @@
-// DeviceBook: the GPUs of this host that sessions are on, and the device memory that is promised.
+// DeviceBook: the GPUs of this host that are served, and the device memory that is promised.
 //
 // gantryd never loads a CUDA driver: what a device has to offer is learnt from a worker that is
 // started on it. A session's promise holds on one device; on two while it goes from one to the
-// other. Threads: any; probe() waits for a worker, and one at a time does. Failure: gpu.absent,
-// gpu.memory.in_use, and why the worker did not start.
+// other. What place() finds is promised before it returns: two sessions that begin at once never
+// get the same memory. Threads: any; probe() waits for a worker, and one at a time does of each
+// device. Failure: gpu.absent, gpu.memory.in_use, those of place(), and why the worker did not
+// start.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "host-daemon/supervisor/config/config.h"
+#include "host-daemon/supervisor/registry/placement.h"
 #include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/control/worker.pb.h"
@@ -23,6 +27,16 @@ class DeviceBook {
 public:
     using Ask = std::function<Result<control::DeviceDescription>(DeviceNumber)>;
     explicit DeviceBook(Ask ask) : ask_(std::move(ask)) {}
+
+    /// The devices that sessions may be on, in order; none before: {0}.
+    void serve(std::vector<DeviceNumber> devices);
+    [[nodiscard]] std::vector<DeviceNumber> served() const;
+    [[nodiscard]] bool is_served(DeviceNumber device) const;
+    /// Those that are served and known, as they stand for this session.
+    [[nodiscard]] std::vector<GpuOffer> offers(const std::string& session) const;
+    /// Promises the session its memory on the device that the policy gives it.
+    Result<DeviceNumber> place(const std::string& session, const PlacementRequest& request,
+                               PlacementPolicy policy);
 
     enum class Probe { kUnlessKnown, kAnew };
     Result<control::DeviceDescription> probe(DeviceNumber device, Probe when);
@@ -42,10 +56,15 @@ public:
     [[nodiscard]] std::uint64_t promised_to(const std::string& session, DeviceNumber device) const;
 
 private:
+    [[nodiscard]] std::vector<GpuOffer> offers_for(const std::string& session) const
+        GANTRY_REQUIRES(mutex_);
+    [[nodiscard]] Error absent() const GANTRY_REQUIRES(mutex_);
+
     const Ask ask_;
-    Mutex probing_
-        GANTRY_ACQUIRED_BEFORE(mutex_);  ///< Held while a worker is asked; never with mutex_ held.
+    /// Of each device: held while a worker is asked; never with mutex_ held.
+    std::array<Mutex, kDevicesMax> probing_;
     mutable Mutex mutex_;
+    std::vector<DeviceNumber> served_ GANTRY_GUARDED_BY(mutex_){0};
     std::map<DeviceNumber, control::DeviceDescription> devices_ GANTRY_GUARDED_BY(mutex_);
     std::map<DeviceNumber, Error> errors_ GANTRY_GUARDED_BY(mutex_);
     std::map<DeviceNumber, std::map<std::string, std::uint64_t>> promised_bytes_
