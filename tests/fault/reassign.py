@@ -50,7 +50,8 @@ class Case(Rig):
 
     def __init__(self, arguments, folder, hold=None):
         super().__init__(arguments.build, arguments.program, folder, "peer", hold, extra={
-            "worker": f'profile = "{profile(folder)}"\n', "guest": f"memory_mib = {QUOTA_MIB}\n"})
+            "worker": f'profile = "{profile(folder)}"\n', "guest": f"memory_mib = {QUOTA_MIB}\n",
+            "placement": 'policy = "first"\n'})
 
     def ask(self, device, *how):
         return self.daemon.gantry("--json", "reassign", self.session, "--device", device, *how,

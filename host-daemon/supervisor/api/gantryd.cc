@@ -6,6 +6,7 @@
 //
 // Exit status: 0 asked to end (workers keep running), 1 could not start (the reason is on standard
 // error), 2 wrong usage, 70 a write to disk could not be proven (start again: it reads the disk).
+#include <fmt/format.h>
 #include <signal.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/dist_sink.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <sstream>
@@ -210,6 +212,34 @@ int validate(const Options& options) {
     return printed != 0 || is_fit(checks) ? printed : 1;
 }
 
+/// One line for each GPU that would be served. A driver that cannot be loaded, or lacks a GPU, is
+/// no mistake of the configuration here.
+Result<void> check_gpus(const WorkerConfig& config, std::string* text) {
+    const auto listed = list_worker_devices(config);
+    std::vector<DeviceNumber> served = named_devices(config);
+    for (const ListedDevice& one : listed ? *listed : std::vector<ListedDevice>{}) {
+        const bool is_named = std::find(served.begin(), served.end(), one.number) != served.end();
+        if (!is_named && !named_devices(config).empty()) {
+            continue;
+        }
+        if (!is_named) {
+            served.push_back(one.number);
+        }
+        *text +=
+            fmt::format("GPU {}: {}, UUID {}, compute capability {}.{}, {} MiB\n", one.number,
+                        one.name, one.uuid, one.cc_major, one.cc_minor, one.memory_bytes >> 20);
+    }
+    if (served.empty()) {
+        served.push_back(0);
+    }
+    for (const DeviceNumber number : served) {
+        WorkerConfig one = config;
+        one.device = number;
+        GANTRY_TRY(check_worker_device(one));
+    }
+    return {};
+}
+
 int run(const Options& options) {
     char problem[300];
     if (!check_setting_names(environ, problem, sizeof(problem))) {
@@ -230,15 +260,16 @@ int run(const Options& options) {
         if (const auto safe = check_modes(*config, options.config_path); !safe) {
             return fail(safe.error());
         }
+        std::string gpus;
         auto found = check_host(*config);
         if (found) {
-            found = check_worker_device(config->worker);
+            found = check_gpus(config->worker, &gpus);
         }
         if (!found) {
             return fail({found.error().code, found.error().reason,
                          options.config_path + ": " + found.error().text});
         }
-        return print(options.config_path + ": no mistake found\n");
+        return print(options.config_path + ": no mistake found\n" + gpus);
     }
     transport::require_tls13();
     // Before any thread is made, so that all of them leave these signals to sigwait.

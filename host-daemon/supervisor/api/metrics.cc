@@ -95,7 +95,8 @@ void put_workers(FamilyList& list, const control::ListSessionsReply& state) {
         for (const control::SessionStatus& session : state.sessions()) {
             for (const control::WorkerInfo& worker : session.workers()) {
                 put(family, static_cast<double>((worker.*metric.field)()),
-                    labels_of(session, {{"part", std::to_string(worker.part_id())}}));
+                    labels_of(session, {{"part", std::to_string(worker.part_id())},
+                                        {"gpu", std::to_string(worker.device())}}));
             }
         }
     }
@@ -198,33 +199,57 @@ void put_moves_under_way(FamilyList& list, const control::ListSessionsReply& sta
     }
 }
 
+using GpuField = double (*)(const control::GpuStatus&);
+
+struct GpuMetric {
+    const char* name;
+    const char* help;
+    GpuField field;
+};
+
+const GpuMetric kGpuMetrics[] = {
+    {"gantry_device_usable", "1: sessions can begin on this GPU.",
+     [](const control::GpuStatus& gpu) { return gpu.name().empty() ? 0.0 : 1.0; }},
+    {"gantry_device_memory_bytes", "Memory of a GPU.",
+     [](const control::GpuStatus& gpu) { return static_cast<double>(gpu.memory_bytes()); }},
+    {"gantry_device_memory_promised_bytes", "Memory of a GPU that is promised to sessions.",
+     [](const control::GpuStatus& gpu) {
+         return static_cast<double>(gpu.memory_promised_bytes());
+     }},
+    {"gantry_device_memory_used_bytes", "Memory of a GPU that programs have allocated.",
+     [](const control::GpuStatus& gpu) { return static_cast<double>(gpu.memory_used_bytes()); }},
+    {"gantry_device_sessions", "Sessions that were promised memory of a GPU.",
+     [](const control::GpuStatus& gpu) { return static_cast<double>(gpu.sessions()); }},
+};
+
+void put_gpus(FamilyList& list, const control::ListSessionsReply& state) {
+    for (const GpuMetric& metric : kGpuMetrics) {
+        MetricFamily& family = list.add(metric.name, metric.help, MetricType::Gauge);
+        for (const control::GpuStatus& gpu : state.gpus()) {
+            put(family, metric.field(gpu), {{"gpu", std::to_string(gpu.device())}});
+        }
+    }
+    MetricFamily& info =
+        list.add("gantry_device_info", "Which card a GPU's number is.", MetricType::Gauge);
+    for (const control::GpuStatus& gpu : state.gpus()) {
+        put(info, 1,
+            {{"gpu", std::to_string(gpu.device())}, {"uuid", gpu.uuid()}, {"model", gpu.name()}});
+    }
+}
+
 void put_host(FamilyList& list, const control::ListSessionsReply& state) {
     put(list.add("gantry_build_info", "The running gantryd.", MetricType::Gauge), 1,
         {{"version", state.gantry_version()},
          {"peer_protocol", std::to_string(state.peer_protocol_version())}});
-    put(list.add("gantry_device_usable", "1: sessions can begin on this host's device.",
-                 MetricType::Gauge),
-        state.device().empty() ? 0 : 1, {{"device", std::to_string(state.device_number())}});
+    put_gpus(list, state);
     put(list.add("gantry_sessions", "Sessions on this host.", MetricType::Gauge),
         state.sessions_size());
-    put(list.add("gantry_device_memory_bytes", "Memory of the device.", MetricType::Gauge),
-        static_cast<double>(state.memory_bytes()));
-    put(list.add("gantry_device_memory_promised_bytes", "Memory promised to sessions.",
-                 MetricType::Gauge),
-        static_cast<double>(state.memory_promised_bytes()));
-    std::uint64_t used = 0;
     MetricFamily& alerts =
         list.add("gantry_session_alerts", "Conditions of a session that may need a person.",
                  MetricType::Gauge);
     for (const control::SessionStatus& session : state.sessions()) {
         put(alerts, session.alerts_size(), labels_of(session, {{"state", session.state()}}));
-        for (const control::WorkerInfo& worker : session.workers()) {
-            used += worker.device() == state.device_number() ? worker.device_memory_bytes() : 0;
-        }
     }
-    put(list.add("gantry_device_memory_used_bytes", "Memory that programs have allocated.",
-                 MetricType::Gauge),
-        static_cast<double>(used));
 }
 
 void put_saves(FamilyList& list, const SaveCounters& counters) {

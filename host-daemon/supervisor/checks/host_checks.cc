@@ -275,6 +275,21 @@ private:
         address("metrics address", "metrics.listen", config_.metrics.listen);
     }
 
+    /// Those that gantryd would serve.
+    [[nodiscard]] std::vector<DeviceNumber> devices() const {
+        std::vector<DeviceNumber> out = named_devices(config_.worker);
+        if (out.empty()) {
+            if (const auto listed = list_worker_devices(config_.worker)) {
+                for (const ListedDevice& one : *listed) {
+                    out.push_back(one.number);
+                }
+            } else {
+                out.push_back(0);  // Its worker says what is the matter.
+            }
+        }
+        return out;
+    }
+
     void device() {
         if (!has_worker_) {
             not_tried("GPU", "no worker can be started");
@@ -291,18 +306,25 @@ private:
         probe.worker.spares = 0;
         fs::create_directories(fs::path(folder) / "workers");
         {
-            WorkerStock stock(probe, [] { return std::size_t{0}; });
+            WorkerStock stock(probe, [] { return WorkerStock::Awaited{}; });
             const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
                                         [](engine::PartId, const control::Event&) {}};
-            const auto number = static_cast<DeviceNumber>(config_.worker.device);
-            const auto worker = stock.launch_new("validate", engine::PartId{1}, number, 0, nobody);
-            if (worker) {
-                ok("GPU", fmt::format("{}: {}", number, (*worker)->device().name()));
-                (*worker)->end();
-            } else {
-                fail("GPU", worker.error().reason, worker.error().text,
-                     "Install NVIDIA's driver, or correct worker.driver, worker.device and (soft "
-                     "GPU) worker.profile.");
+            for (const DeviceNumber number : devices()) {
+                const auto worker =
+                    stock.launch_new("validate", engine::PartId{1}, number, 0, nobody);
+                if (worker) {
+                    const control::DeviceDescription& device = (*worker)->device();
+                    ok("GPU",
+                       fmt::format("{}: {}, compute capability {}.{}, {} MiB", number,
+                                   device.name(), device.compute_capability_major(),
+                                   device.compute_capability_minor(), device.memory_bytes() >> 20));
+                    (*worker)->end();
+                } else {
+                    fail("GPU", worker.error().reason,
+                         fmt::format("{}: {}", number, worker.error().text),
+                         "Install NVIDIA's driver, or correct worker.driver, worker.devices and "
+                         "(soft GPU) worker.profile.");
+                }
             }
         }
         std::error_code ignored;

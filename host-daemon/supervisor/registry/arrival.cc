@@ -42,15 +42,16 @@ Result<std::uint64_t> mirrored_region(const engine::SessionNeeds& needs) {
 ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
     const std::string id = request.info.id;
     ArrivalHooks hooks;
-    hooks.capabilities = [this] { return capabilities(); };
-    hooks.reserve = [this, id](const engine::SessionNeeds& needs) {
+    hooks.choose = [this, request](std::optional<DeviceNumber> now) {
+        return choose_gpu(request, now);
+    };
+    hooks.reserve = [this, id](const engine::SessionNeeds& needs, DeviceNumber device) {
         const std::uint64_t bytes =
             needs.memory_quota_bytes != 0 ? needs.memory_quota_bytes : needs.device_bytes();
-        return devices_.reserve(id, usual_device(), bytes);
+        return devices_.reserve(id, device, bytes);
     };
-    hooks.launch = [this](const SessionInfo& info, engine::PartId part) {
-        return stock_.launch(info.id, part, usual_device(), info.quota_bytes,
-                             handlers_for(info.id));
+    hooks.launch = [this](const SessionInfo& info, engine::PartId part, DeviceNumber device) {
+        return stock_.launch(info.id, part, device, info.quota_bytes, handlers_for(info.id));
     };
     hooks.discard = [this, id] {
         sessions_.if_unknown(id, [&] { devices_.forget(id); });  // See remove_arrival().
@@ -73,6 +74,51 @@ ArrivalHooks Registry::arrival_hooks(const ArrivalRequest& request) {
         on_arrival_ended(id, outcome, error);
     };
     return hooks;
+}
+
+/// Its memory is promised from then on. Where no GPU can take the session, the one that would be
+/// tried first: its engine refuses, and both hosts record why.
+Result<engine::HostGpu> Registry::choose_gpu(const ArrivalRequest& request,
+                                             std::optional<DeviceNumber> now) {
+    const SessionInfo& info = request.info;
+    if (now) {
+        return engine::HostGpu{*now, capabilities_of(*now, info.id)};
+    }
+    std::vector<engine::HostGpu> gpus = gpus_for(info.id, info.wish);
+    if (gpus.empty()) {
+        const std::vector<GpuOffer> offers = devices_.offers(info.id);
+        if (!offers.empty()) {
+            return no_such_gpu(info.wish, offers);
+        }
+        return engine::HostGpu{usual_device(), capabilities_of(usual_device(), info.id)};
+    }
+    std::size_t chosen = 0;
+    std::uint64_t bytes = info.quota_bytes;
+    if (gpus.size() > 1) {
+        transport::PeerClient client(request.source_address, *tls_, identity());
+        if (const auto needs = client.needs(info.id)) {
+            const engine::GpuChoice choice = engine::choose_gpu(*needs, gpus);
+            chosen = choice.index;
+            bytes = bytes != 0 ? bytes : needs->device_bytes();
+            if (engine::refused(choice.findings)) {
+                spdlog::warn("session {}: {}", info.id, engine::refusal_text(choice.findings));
+                return std::move(gpus.front());
+            }
+        } else if (const auto placed = place(info)) {  // It is frozen already: by what is promised.
+            chosen = static_cast<std::size_t>(
+                std::find_if(gpus.begin(), gpus.end(),
+                             [&](const engine::HostGpu& one) { return one.number == *placed; }) -
+                gpus.begin());
+        }
+    }
+    if (chosen >= gpus.size()) {
+        chosen = 0;
+    }
+    // Whoever begins here meanwhile finds it taken. A failure is the engine's to tell of.
+    (void)devices_.reserve(info.id, *gpus[chosen].number, bytes);
+    spdlog::info("session {}: it is to come to GPU {} ({})", info.id, *gpus[chosen].number,
+                 gpus[chosen].capabilities.gpu_name);
+    return std::move(gpus[chosen]);
 }
 
 Result<std::shared_ptr<Arrival>> Registry::begin_arrival(ArrivalRequest request) {
@@ -111,6 +157,7 @@ SessionInfo Registry::vm_session_info(const libvirt::DomainInfo& domain) const {
     if (domain.gpu->share) {
         info.share = {domain.gpu->share->priority, domain.gpu->share->weight};
     }
+    info.wish = domain.gpu->wish;
     info.cc_min = {domain.gpu->cc_min_major, domain.gpu->cc_min_minor};
     info.region_path = config_.vm.region_directory + "/" + domain.gpu->region.shmem_name;
     info.region_bytes = domain.gpu->region.region_bytes;
@@ -139,10 +186,11 @@ Result<control::AdmitReply> Registry::admit(const control::AdmitRequest& request
     reply.set_session_id(domain.uuid);
     if (!domain.owner) {
         // Never served by a gantryd (or its libvirt refused the stamp): no state to bring.
-        GANTRY_ASSIGN(const engine::TargetCapabilities here, capabilities());
-        if (here.gpu_name.empty()) {
+        GANTRY_ASSIGN(const auto here, capabilities());
+        if (here.front().capabilities.gpu_name.empty()) {
             return Error{Code::kFailedPrecondition, "gpu.absent",
-                         "no usable GPU on " + here.host + " for VM " + request.vm_name()};
+                         "no usable GPU on " + here.front().capabilities.host + " for VM " +
+                             request.vm_name()};
         }
         return Error{Code::kFailedPrecondition, "vm.owner",
                      "VM " + request.vm_name() +
@@ -275,7 +323,8 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         saves_.renew_mark(session);
     }
     driver->feed(engine::source_event::Opened{});
-    spdlog::info("session {} is served here now, epoch {}", id, epoch.value);
+    spdlog::info("session {} is served here now on GPU {}, epoch {}", id, session->device(),
+                 epoch.value);
     housekeeping_.post([this] { look_after_guests(); });
     if (session->info().kind == SessionKind::kLocal && session->workers().empty()) {
         housekeeping_.post([this, session] { close_session(session, wire::WorkerState::kDead); });

@@ -17,6 +17,7 @@
 #include "host-daemon/supervisor/config/version.h"
 #include "host-daemon/supervisor/workers/worker_logs.h"
 #include "proto/base/random.h"
+#include "proto/base/thread_pool.h"
 #include "proto/base/unless_exhausted.h"
 
 namespace gantry::supervisor {
@@ -48,11 +49,10 @@ Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervis
     : config_(config),
       store_(store),
       hypervisor_(hypervisor),
-      stock_(config, [this] { return suspended_count(); }),
+      stock_(config, [this] { return suspended_counts(); }),
       devices_([this](DeviceNumber device) { return ask_device(device); }),
       records_(config.daemon.state_directory, host_name_of(config)),
-      status_(host_name_of(config), static_cast<DeviceNumber>(config.worker.device), sessions_,
-              devices_, records_),
+      status_(host_name_of(config), sessions_, devices_, records_),
       saves_(config.daemon.state_directory, hypervisor, sessions_, housekeeping_, save_hooks()),
       vms_(config, hypervisor, sessions_, ending_, housekeeping_, vm_hooks()) {}
 
@@ -81,7 +81,7 @@ Result<void> Registry::start() {
     GANTRY_TRY(make_folder(run + "/workers", 0700));
     GANTRY_TRY(make_folder(run + "/sessions", 0700));
     GANTRY_ASSIGN(broker_, sharing::ShareBroker::start());
-    (void)devices_.probe(usual_device(), DeviceBook::Probe::kUnlessKnown);
+    find_devices();
     GANTRY_TRY(adopt_all());
     forget_dead_workers(run + "/workers", worker_sockets());
     GANTRY_ASSIGN(handover_, HandoverServer::start(run + "/handover.sock",
@@ -149,19 +149,71 @@ Result<control::DeviceDescription> Registry::ask_device(DeviceNumber device) {
     return worker->device();
 }
 
-Result<engine::TargetCapabilities> Registry::capabilities() {
-    return capabilities_of(usual_device());
+void Registry::find_devices() {
+    const MutexLock lock(finding_mutex_);
+    if (!are_found_) {
+        std::vector<DeviceNumber> devices = named_devices(config_.worker);
+        if (devices.empty()) {
+            const auto listed = list_worker_devices(config_.worker);
+            if (!listed) {  // Why it has none is said by a worker that is started on the first.
+                spdlog::debug("GPUs are not listed: {}", listed.error().to_string());
+            }
+            for (const ListedDevice& one : listed ? *listed : std::vector<ListedDevice>{}) {
+                devices.push_back(one.number);
+            }
+        }
+        are_found_ = !devices.empty();
+        if (are_found_) {
+            devices_.serve(std::move(devices));
+        }
+    }
+    std::vector<DeviceNumber> unknown = devices_.served();
+    std::erase_if(unknown, [this](DeviceNumber one) { return devices_.known(one).has_value(); });
+    const auto ask = [&](std::size_t i) {
+        (void)devices_.probe(unknown[i], DeviceBook::Probe::kUnlessKnown);
+    };
+    if (unknown.size() == 1) {
+        ask(0);
+    } else if (!unknown.empty()) {  // Contexts of several GPUs are made beside each other.
+        ThreadPool(static_cast<unsigned>(unknown.size())).run(unknown.size(), ask);
+    }
+}
+
+Result<DeviceNumber> Registry::place(const SessionInfo& info) {
+    return devices_.place(info.id, {info.quota_bytes, info.cc_min, info.wish}, policy());
+}
+
+/// Those that the VM's metadata allows, in the order in which they are tried.
+std::vector<engine::HostGpu> Registry::gpus_for(const std::string& id,
+                                                const libvirt::GpuWish& wish) {
+    find_devices();
+    std::vector<engine::HostGpu> out;
+    for (const GpuOffer& offer : candidates(devices_.offers(id), wish, policy())) {
+        out.push_back({offer.device, capabilities_of(offer.device, id)});
+    }
+    return out;
+}
+
+/// Never none: of a host without a usable GPU one without a name.
+Result<std::vector<engine::HostGpu>> Registry::capabilities() {
+    std::vector<engine::HostGpu> out = gpus_for("", {});
+    if (out.empty()) {
+        out.push_back({usual_device(), capabilities_of(usual_device(), "")});
+    }
+    return out;
 }
 
 /// No name: there is no such device, as preflight says (gpu.absent).
-engine::TargetCapabilities Registry::capabilities_of(DeviceNumber number) {
+engine::TargetCapabilities Registry::capabilities_of(DeviceNumber number,
+                                                     const std::string& session) {
     engine::TargetCapabilities out;
     out.host = host_name_of(config_);
     const auto device = devices_.probe(number, DeviceBook::Probe::kUnlessKnown);
     if (!device) {
         return out;  // It is asked again next time: it may be repaired by then.
     }
-    const std::uint64_t promised = devices_.promised(number);
+    const std::uint64_t promised =
+        devices_.promised(number) - devices_.promised_to(session, number);
     out.gpu_name = device->name();
     out.gpu_uuid = device->uuid();
     out.cc = {device->compute_capability_major(), device->compute_capability_minor()};
@@ -374,9 +426,10 @@ std::shared_ptr<SourceRunner> Registry::make_driver(const std::shared_ptr<Sessio
         session->source(), source_hooks(session));
 }
 
-std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch epoch,
-                                                bool is_fresh) {
+std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch epoch, bool is_fresh,
+                                                DeviceNumber device) {
     auto session = std::make_shared<Session>(info, config_, stock_);
+    session->begin_on(device);
     const auto driver = make_driver(session, epoch);
     if (is_fresh && info.kind == SessionKind::kVm) {
         if (auto cleared = session->clear_region(); !cleared) {
@@ -392,8 +445,9 @@ std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch e
             info.id);
     }
     sessions_.put(session, driver);
-    spdlog::info("session {} ({}) opened at epoch {}", info.id,
-                 info.vm_name.empty() ? "local program" : "VM " + info.vm_name, epoch.value);
+    spdlog::info("session {} ({}) opened at epoch {} on GPU {}", info.id,
+                 info.vm_name.empty() ? "local program" : "VM " + info.vm_name, epoch.value,
+                 device);
     return session;
 }
 
@@ -514,9 +568,12 @@ Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     };
     const auto waits = [this](const std::string& id) { return waits_itself(id); };
     const std::set<std::string> before = ending_.soon_free(waits);
-    if (const auto reserved = ending_.try_while_ending(
-            request.process,
-            [&] { return devices_.reserve(info.id, usual_device(), info.quota_bytes); }, waits);
+    DeviceNumber device = 0;
+    const auto reserve = [&]() -> Result<void> {
+        GANTRY_ASSIGN(device, place(info));
+        return {};
+    };
+    if (const auto reserved = ending_.try_while_ending(request.process, reserve, waits);
         !reserved) {
         return give_up(reserved.error());
     }
@@ -525,7 +582,8 @@ Result<void> Registry::open_local(GuestRequest request, GuestLink link) {
     if (!epoch) {
         return give_up(epoch.error());
     }
-    const auto opened_session = unless_exhausted([&] { return open_session(info, *epoch, true); });
+    const auto opened_session =
+        unless_exhausted([&] { return open_session(info, *epoch, true, device); });
     if (!opened_session) {
         (void)store_.remove(info.id);
         return give_up(opened_session.error());
@@ -588,11 +646,12 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, VmLife life) {
         return;
     }
     const SessionInfo info = vm_session_info(domain);
-    if (auto reserved = devices_.reserve(info.id, usual_device(), info.quota_bytes); !reserved) {
+    const auto device = place(info);
+    if (!device) {
         spdlog::error("VM {}: {}; its programs find no GPU", domain.name,
-                      reserved.error().to_string());
+                      device.error().to_string());
         if (!is_fresh) {
-            (void)saves_.lose_programs(info, nullptr, reserved.error());
+            (void)saves_.lose_programs(info, nullptr, device.error());
         }
         return;
     }
@@ -602,7 +661,7 @@ void Registry::open_vm(const libvirt::DomainInfo& domain, VmLife life) {
         return;
     }
     const auto opened = unless_exhausted([&] {
-        const auto session = open_session(info, *epoch, is_fresh);
+        const auto session = open_session(info, *epoch, is_fresh, *device);
         const auto answered =
             is_fresh ? std::vector<Claim>()
                      : saves_.lose_programs(info, session.get(), why_without_state(domain.uuid));

@@ -56,7 +56,7 @@ public:
     Registry(const Config& config, EpochStore& store, Hypervisor& hypervisor);
     ~Registry() override;
 
-    /// Asks the driver what device there is, adopts running workers, begins to listen.
+    /// Asks the driver what devices there are, adopts running workers, begins to listen.
     Result<void> start();
     /// Leaves the workers running; afterwards nothing happens any more.
     void stop();
@@ -115,7 +115,7 @@ public:
     Result<std::shared_ptr<Session>> find(const std::string& name);
 
     // PeerBackend
-    Result<engine::TargetCapabilities> capabilities() override;
+    Result<std::vector<engine::HostGpu>> capabilities() override;
     Result<engine::SessionNeeds> needs(const std::string& session_id) override;
     void receive(const std::string& session_id, engine::Message message, const std::string& peer,
                  std::shared_ptr<transport::MessageLink> link) override;
@@ -131,7 +131,8 @@ public:
 private:
     // registry.cc
     Result<void> lock_run_directory(const std::string& run);
-    std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh);
+    std::shared_ptr<Session> open_session(const SessionInfo& info, Epoch epoch, bool is_fresh,
+                                          DeviceNumber device);
     /// Its end goes on by itself (ending_). Nothing when it is not the one of its id any more.
     void close_session(const std::shared_ptr<Session>& session, wire::WorkerState how);
     void end_session(wire::WorkerState how, SessionTable::Taken taken);
@@ -147,10 +148,17 @@ private:
     void drop_worker(const std::shared_ptr<Session>& session, engine::PartId part,
                      const std::string& how);
     void on_worker_event(const std::string& id, engine::PartId part, const control::Event& event);
-    /// The one that programs begin on, unless their session was reassigned.
-    [[nodiscard]] DeviceNumber usual_device() const {
-        return static_cast<DeviceNumber>(config_.worker.device);
+    /// Of sessions of which nobody knows another: the first that is served.
+    [[nodiscard]] DeviceNumber usual_device() const { return devices_.served().front(); }
+    /// Which GPUs are served; asked of the driver again while it did not answer.
+    void find_devices();
+    /// Promises the session its memory on the GPU that it begins on.
+    Result<DeviceNumber> place(const SessionInfo& info);
+    [[nodiscard]] PlacementPolicy policy() const {
+        return placement_policy(config_.placement.policy);
     }
+    [[nodiscard]] std::vector<engine::HostGpu> gpus_for(const std::string& id,
+                                                        const libvirt::GpuWish& wish);
     SourceHooks source_hooks(const std::shared_ptr<Session>& session);
     void look_after_logs();
     [[nodiscard]] std::set<std::string> worker_sockets() const;
@@ -160,7 +168,8 @@ private:
     void open_vm(const libvirt::DomainInfo& domain, VmLife life);
     VmHooks vm_hooks();
     Result<control::DeviceDescription> ask_device(DeviceNumber device);
-    engine::TargetCapabilities capabilities_of(DeviceNumber device);
+    /// What is promised to `session` itself counts as free.
+    engine::TargetCapabilities capabilities_of(DeviceNumber device, const std::string& session);
     engine::Settings settings() const;
     transport::PeerIdentity identity() const;
 
@@ -169,7 +178,8 @@ private:
     void adopt_session(const SessionInfo& info, std::optional<DeviceNumber> device,
                        const std::vector<WorkerRecord>& workers,
                        const std::optional<Suspension>& suspended, const Ticket& ticket);
-    void adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRecord>& workers);
+    void adopt_arrival(const ArrivalNote& note, std::optional<DeviceNumber> device,
+                       const std::vector<WorkerRecord>& workers);
     void restore_granted(const std::string& id);
 
     // arrival.cc
@@ -177,6 +187,8 @@ private:
     SessionInfo vm_session_info(const libvirt::DomainInfo& domain) const;
     ArrivalRequest arrival_request(const libvirt::DomainInfo& domain) const;
     ArrivalHooks arrival_hooks(const ArrivalRequest& request);
+    Result<engine::HostGpu> choose_gpu(const ArrivalRequest& request,
+                                       std::optional<DeviceNumber> now);
     Result<std::shared_ptr<Arrival>> begin_arrival(ArrivalRequest request);
     void on_arrived(const std::string& id, Epoch epoch);
     void on_arrival_ended(const std::string& id, engine::Outcome outcome, const Error& error);
@@ -202,7 +214,7 @@ private:
     Result<void> admit(const SessionInfo& info, const engine::SessionNeeds& needs,
                        DeviceNumber device);
     ReplacementHooks replacement_hooks(const std::shared_ptr<Session>& session);
-    std::size_t suspended_count();
+    WorkerStock::Awaited suspended_counts();
     Result<void> spare_suspended(const std::string& path);
     void drop_ended_guests();
     void look_after_guests();
@@ -232,6 +244,8 @@ private:
     }};
     VmSaves saves_;
     VmEvents vms_;
+    Mutex finding_mutex_;
+    bool are_found_ GANTRY_GUARDED_BY(finding_mutex_) = false;  ///< The GPUs that are served.
     Mutex starting_mutex_;
     std::set<std::string> restoring_ GANTRY_GUARDED_BY(starting_mutex_);  ///< By VM.
     /// Why a restored VM is about to run without the state of its GPU.

@@ -16,13 +16,45 @@ Result<std::shared_ptr<Session>> Registry::find(const std::string& name) {
     return unknown_session(name);
 }
 
+namespace {
+
+struct Chosen {
+    engine::HostGpu gpu;
+    std::vector<engine::Finding> findings;
+};
+
+/// As the host that has `gpus`, of which there is one at least, will choose.
+Chosen choose(const libvirt::GpuWish& wish, const engine::SessionNeeds& needs,
+              std::vector<engine::HostGpu> gpus) {
+    std::vector<GpuOffer> offers;
+    std::vector<engine::HostGpu> allowed;
+    for (const engine::HostGpu& gpu : gpus) {
+        GpuOffer offer;
+        offer.device = gpu.number.value_or(wish.number.value_or(0));
+        offer.name = gpu.capabilities.gpu_name;
+        offer.uuid = gpu.capabilities.gpu_uuid;
+        if (is_wished(offer, wish) || offer.name.empty()) {
+            allowed.push_back(gpu);
+        }
+        offers.push_back(std::move(offer));
+    }
+    if (allowed.empty()) {
+        const Error error = no_such_gpu(wish, offers);
+        return {std::move(gpus.front()), {{engine::Severity::kRefusal, error.reason, error.text}}};
+    }
+    engine::GpuChoice choice = engine::choose_gpu(needs, allowed);
+    return {std::move(allowed[choice.index]), std::move(choice.findings)};
+}
+
+}  // namespace
+
 Result<control::PreflightReply> Registry::preflight(const control::PreflightRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
     GANTRY_ASSIGN(const engine::SessionNeeds needs, session->source().describe());
-    engine::TargetCapabilities target;
+    std::vector<engine::HostGpu> gpus;
     std::optional<Error> unreachable;
     if (request.target().empty()) {
-        target = capabilities_of(session->device());
+        gpus.push_back({session->device(), capabilities_of(session->device(), "")});
     } else if (!tls_) {
         return Error{Code::kFailedPrecondition, "peer.off",
                      "this host takes part in no migration: peer.listen is empty in gantryd.toml"};
@@ -30,7 +62,7 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
         transport::PeerClient client(request.target(), *tls_, identity());
         auto asked = client.capabilities();
         if (asked) {
-            target = std::move(*asked);
+            gpus = std::move(*asked);
         } else {
             unreachable = asked.error();
         }
@@ -40,6 +72,7 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
     if (const auto device = devices_.known(session->device())) {
         reply.set_source_device(device->name());
     }
+    reply.set_source_gpu(session->device());
     if (!tls_) {  // Only without a target: see above.
         control::Finding& finding = *reply.add_findings();
         finding.set_refusal(true);
@@ -55,9 +88,12 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
         finding.set_text(unreachable->text);
         return reply;
     }
-    reply.set_target_device(target.gpu_name);
-    reply.set_target_host(target.host);
-    const auto findings = engine::preflight(needs, target);
+    const auto [target, findings] = choose(session->info().wish, needs, std::move(gpus));
+    reply.set_target_device(target.capabilities.gpu_name);
+    reply.set_target_host(target.capabilities.host);
+    if (target.number) {
+        reply.set_target_gpu(*target.number);
+    }
     for (const engine::Finding& finding : findings) {
         *reply.add_findings() = transport::to_proto(finding);
     }
@@ -255,6 +291,8 @@ Result<control::SchedReply> Registry::sched(const control::SchedRequest& request
     for (const auto& [device, status] : shares_.status()) {
         control::GpuSched& gpu = *out.add_gpus();
         gpu.set_device(device);
+        const auto description = devices_.known(device);
+        gpu.set_device_name(description ? description->name() : "");
         gpu.set_arbitrates(status.arbitrates);
         for (const auto& [session, standing] : status.sessions) {
             control::SessionSched& one = *gpu.add_sessions();

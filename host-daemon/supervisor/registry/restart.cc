@@ -108,7 +108,7 @@ Result<void> Registry::adopt_all() {
             continue;
         }
         if (record->arrival && !is_past_arrival(*record, store_)) {
-            adopt_arrival(*record->arrival, record->workers);
+            adopt_arrival(*record->arrival, record->device, record->workers);
         } else {
             adopt_session(record->info, record->device, record->workers, record->suspended,
                           record->ticket);
@@ -133,9 +133,8 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
         return;
     }
     const engine::DurableRecord record = **loaded;
-    const auto session = open_session(info, record.epoch, false);
+    const auto session = open_session(info, record.epoch, false, device.value_or(usual_device()));
     session->set_ticket(ticket);
-    session->set_adopted_device(device.value_or(usual_device()));
     (void)devices_.probe(session->device(), DeviceBook::Probe::kUnlessKnown);
     const std::size_t adopted = session->adopt_workers(workers, handlers_for(info.id), true);
     spdlog::info("session {}: {} of {} workers are still running", info.id, adopted,
@@ -175,13 +174,16 @@ void Registry::adopt_session(const SessionInfo& info, std::optional<DeviceNumber
 /// the source. Anything less goes back to it, in case that it was granted in the last moments; but
 /// not what this host's disk says it owns, which may have been served: the source is told again,
 /// or it would keep what it has for ever.
-void Registry::adopt_arrival(const ArrivalNote& note, const std::vector<WorkerRecord>& workers) {
+void Registry::adopt_arrival(const ArrivalNote& note, std::optional<DeviceNumber> device,
+                             const std::vector<WorkerRecord>& workers) {
     const ArrivalRequest& request = note.request;
     const std::string id = request.info.id;
     ArrivalHooks hooks = arrival_hooks(request);
     auto arrival =
         std::make_shared<Arrival>(request, config_, stock_, settings(), store_, std::move(hooks));
     const auto session = arrival->session();
+    session->begin_on(device.value_or(usual_device()));
+    (void)devices_.probe(session->device(), DeviceBook::Probe::kUnlessKnown);
     const auto loaded = store_.load(id);
     std::optional<engine::DurableRecord> owned;
     if (loaded && *loaded && !(*loaded)->granted && (*loaded)->epoch == note.epoch) {
@@ -239,7 +241,7 @@ void Registry::restore_granted(const std::string& id) {
     SessionInfo info;
     info.id = id;
     info.kind = SessionKind::kVm;
-    const auto session = open_session(info, (*loaded)->epoch, false);
+    const auto session = open_session(info, (*loaded)->epoch, false, usual_device());
     engine::source_event::Restarted event;
     event.record = **loaded;
     event.workers_alive = false;

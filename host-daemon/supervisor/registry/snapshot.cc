@@ -41,20 +41,26 @@ Result<void> Registry::spare_suspended(const std::string& path) {
     return {};
 }
 
-std::size_t Registry::suspended_count() {
-    const auto here = sessions_.all().here;
-    return static_cast<std::size_t>(std::count_if(here.begin(), here.end(), [](const auto& one) {
-        return one.session->suspended().has_value();
-    }));
+/// By GPU that is served.
+WorkerStock::Awaited Registry::suspended_counts() {
+    WorkerStock::Awaited out;
+    for (const DeviceNumber device : devices_.served()) {
+        out[device] = 0;
+    }
+    for (const SessionTable::Here& here : sessions_.all().here) {
+        const auto place = out.find(here.session->device());
+        if (place != out.end() && here.session->suspended()) {
+            ++place->second;
+        }
+    }
+    return out;
 }
 
 /// Preflight and reservation for a session that is to go on here. What it has reserved counts as
 /// free for it.
 Result<void> Registry::admit(const SessionInfo& info, const engine::SessionNeeds& needs,
                              DeviceNumber device) {
-    engine::TargetCapabilities here = capabilities_of(device);
-    here.memory_free_bytes = std::min(
-        here.memory_free_bytes + devices_.promised_to(info.id, device), here.memory_total_bytes);
+    const engine::TargetCapabilities here = capabilities_of(device, info.id);
     const auto findings = engine::preflight(needs, here);
     if (engine::refused(findings)) {
         return Error{Code::kFailedPrecondition, findings.front().reason,
@@ -143,6 +149,11 @@ Result<control::ReplaceWorkersReply> Registry::replace_workers(
 
 Result<control::ReplaceWorkersReply> Registry::reassign(const control::ReassignRequest& request) {
     GANTRY_ASSIGN(const auto session, find(request.session()));
+    if (request.device() < kDevicesMax && !devices_.is_served(request.device())) {
+        return Error{Code::kFailedPrecondition, "reassign.device",
+                     fmt::format("device {} is none of the GPUs that this host serves: {}",
+                                 request.device(), fmt::join(devices_.served(), ", "))};
+    }
     return supervisor::reassign(session, request.device(), request.way(),
                                 replacement_hooks(session));
 }

@@ -28,7 +28,7 @@ SaveHooks Registry::save_hooks() {
 /// What could not go on on this very device cannot go into a file.
 Result<void> Registry::check_save(Session& session) {
     GANTRY_ASSIGN(const engine::SessionNeeds needs, session.source().describe());
-    engine::TargetCapabilities here = capabilities_of(session.device());
+    engine::TargetCapabilities here = capabilities_of(session.device(), "");
     here.memory_free_bytes = here.memory_total_bytes;
     const auto findings = engine::preflight(needs, here);
     if (engine::refused(findings)) {
@@ -108,8 +108,13 @@ Result<void> Registry::restore_vm(const SessionInfo& info, const SavedState& sta
                                  "gives epoch {} now: set it right",
                                  state.epoch.value, epoch.value)};
     }
-    GANTRY_ASSIGN(const auto session,
-                  unless_exhausted([&] { return open_session(info, epoch, false); }));
+    GANTRY_ASSIGN(const DeviceNumber device, place(info));
+    const auto opened = unless_exhausted([&] { return open_session(info, epoch, false, device); });
+    if (!opened) {
+        devices_.forget(info.id);
+        return opened.error();
+    }
+    const std::shared_ptr<Session>& session = *opened;
     const std::string path = saves_.snapshot_path(info.id, state.mark);
     const auto restored = [&]() -> Result<void> {
         session->set_suspended({state.seed, path});

@@ -172,6 +172,10 @@ control::SessionStatus HostStatus::describe(const SessionTable::Here& here,
 control::SessionStatus HostStatus::describe(const Arrival& arrival) {
     control::SessionStatus out;
     fill_info(arrival.request().info, &out);
+    out.set_device(arrival.session()->device());
+    if (const auto device = devices_.known(out.device())) {
+        out.set_device_name(device->name());
+    }
     const TargetStatus status = arrival.status();
     out.set_epoch(status.epoch.value);
     out.set_state("arriving");
@@ -216,7 +220,7 @@ void HostStatus::note_ended(const Arrival& arrival, engine::Outcome outcome, con
     out.set_peer(arrival.request().source_address);
     fill_target_move(status, out.mutable_move());
     end_move(outcome, error, out.mutable_move());
-    if (const auto device = devices_.known(usual_device_)) {
+    if (const auto device = devices_.known(arrival.session()->device())) {
         out.set_device_name(device->name());
     }
     records_.note_ended(out);
@@ -270,7 +274,43 @@ control::ListSessionsReply HostStatus::list(const std::string& name,
             fill_worker(worker, reply.mutable_sessions(static_cast<int>(i))->add_workers());
         }
     }
+    for (control::GpuStatus& gpu : *reply.mutable_gpus()) {
+        for (const control::SessionStatus& session : reply.sessions()) {
+            for (const control::WorkerInfo& worker : session.workers()) {
+                gpu.set_memory_used_bytes(
+                    gpu.memory_used_bytes() +
+                    (worker.device() == gpu.device() ? worker.device_memory_bytes() : 0));
+            }
+        }
+    }
     return reply;
+}
+
+/// All that are served, and the first of them in the fields of a host with one.
+void HostStatus::fill_gpus(control::ListSessionsReply* reply) const {
+    const std::vector<GpuOffer> offers = devices_.offers("");
+    for (const DeviceNumber number : devices_.served()) {
+        control::GpuStatus& out = *reply->add_gpus();
+        out.set_device(number);
+        out.set_memory_promised_bytes(devices_.promised(number));
+        const auto offer = std::find_if(offers.begin(), offers.end(),
+                                        [number](const auto& one) { return one.device == number; });
+        if (offer == offers.end()) {
+            out.set_error(devices_.error_of(number).to_string());
+            continue;
+        }
+        out.set_name(offer->name);
+        out.set_uuid(offer->uuid);
+        out.set_compute_capability(fmt::format("{}.{}", offer->cc.major, offer->cc.minor));
+        out.set_memory_bytes(offer->memory_bytes);
+        out.set_sessions(static_cast<std::uint32_t>(offer->session_count));
+    }
+    const control::GpuStatus& first = reply->gpus(0);
+    reply->set_device(first.name());
+    reply->set_device_number(first.device());
+    reply->set_device_error(first.error());
+    reply->set_memory_bytes(first.memory_bytes());
+    reply->set_memory_promised_bytes(first.memory_promised_bytes());
 }
 
 /// The history is read after the table: a move that ends meanwhile is in one of them at least.
@@ -281,12 +321,7 @@ control::ListSessionsReply HostStatus::list_without_workers(
     reply.set_host(host_);
     reply.set_gantry_version(kGantryVersion);
     reply.set_peer_protocol_version(transport::kPeerProtocolVersion);
-    const auto device = devices_.known(usual_device_);
-    reply.set_device(device ? device->name() : "");
-    reply.set_device_number(usual_device_);
-    reply.set_device_error(device ? "" : devices_.error_of(usual_device_).to_string());
-    reply.set_memory_bytes(device ? device->memory_bytes() : 0);
-    reply.set_memory_promised_bytes(devices_.promised(usual_device_));
+    fill_gpus(&reply);
     const auto wanted = [&](const std::string& id, const SessionInfo& info) {
         return name.empty() || name == id || name == info.vm_name;
     };

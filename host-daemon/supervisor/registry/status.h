@@ -20,13 +20,9 @@ namespace gantry::supervisor {
 
 class HostStatus {
 public:
-    HostStatus(std::string host, DeviceNumber usual_device, const SessionTable& sessions,
-               const DeviceBook& devices, MoveRecords& records)
-        : host_(std::move(host)),
-          usual_device_(usual_device),
-          sessions_(sessions),
-          devices_(devices),
-          records_(records) {}
+    HostStatus(std::string host, const SessionTable& sessions, const DeviceBook& devices,
+               MoveRecords& records)
+        : host_(std::move(host)), sessions_(sessions), devices_(devices), records_(records) {}
 
     /// Empty name: all. `ended_after`: also sessions that have left this host by a move that ended
     /// after this serial number of the history.
@@ -52,13 +48,13 @@ private:
     /// Both without the workers.
     control::SessionStatus describe(const SessionTable::Here& here, const SessionTable::All& all);
     control::SessionStatus describe(const Arrival& arrival);
+    void fill_gpus(control::ListSessionsReply* reply) const;
     /// `workers`: of the first sessions of the reply, in its order; those that follow have none.
     control::ListSessionsReply list_without_workers(
         const std::string& name, std::optional<std::uint64_t> ended_after,
         std::vector<std::vector<std::shared_ptr<Worker>>>* workers);
 
     const std::string host_;
-    const DeviceNumber usual_device_;
     const SessionTable& sessions_;
     const DeviceBook& devices_;
     MoveRecords& records_;

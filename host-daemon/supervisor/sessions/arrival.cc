@@ -172,9 +172,11 @@ void Arrival::stop() {
 
 WorkersSink::Hooks Arrival::sink_hooks() {
     WorkersSink::Hooks hooks;
-    hooks.reserve = hooks_.reserve;
+    hooks.reserve = [this](const engine::SessionNeeds& needs) {
+        return hooks_.reserve(needs, session_->device());
+    };
     hooks.launch = [this](engine::PartId part) -> Result<std::shared_ptr<Worker>> {
-        GANTRY_ASSIGN(auto worker, hooks_.launch(request_.info, part));
+        GANTRY_ASSIGN(auto worker, hooks_.launch(request_.info, part, session_->device()));
         session_->workers().add(worker);
         write_note();  // so that a restarted gantryd finds it, to go on with it or to end it
         return worker;
@@ -302,15 +304,23 @@ void Arrival::connect_link(const Connect& connect) {
     link_ = std::move(link);
 }
 
+Result<engine::TargetCapabilities> Arrival::choose(std::optional<DeviceNumber> now) {
+    GANTRY_ASSIGN(engine::HostGpu gpu, hooks_.choose(now));
+    if (gpu.number) {
+        session_->begin_on(*gpu.number);
+    }
+    return std::move(gpu.capabilities);
+}
+
 Result<void> Arrival::begin(const Connect& connect) {
+    GANTRY_ASSIGN(engine::TargetCapabilities capabilities, choose(std::nullopt));
     connect_link(connect);
-    GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
     driver()->begin(random_migration(), std::move(capabilities), request_.ticket);
     return {};
 }
 
 Result<void> Arrival::begin_again() {
-    GANTRY_ASSIGN(engine::TargetCapabilities capabilities, hooks_.capabilities());
+    GANTRY_ASSIGN(engine::TargetCapabilities capabilities, choose(session_->device()));
     GANTRY_ASSIGN(auto fresh, unless_exhausted([this] { return make_driver(); }));
     const std::shared_ptr<TargetRunner> old = driver();
     old->stop();

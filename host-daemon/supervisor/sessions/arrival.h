@@ -14,6 +14,7 @@
 #include "host-daemon/supervisor/moves/target_runner.h"
 #include "host-daemon/supervisor/parts/worker_state.h"
 #include "host-daemon/supervisor/sessions/session.h"
+#include "migration/engine/gpu_choice.h"
 #include "migration/transport/links.h"
 #include "proto/base/mutex.h"
 
@@ -38,9 +39,12 @@ struct ArrivalNote {
 nlohmann::json to_json(const ArrivalNote& note);
 
 struct ArrivalHooks {
-    std::function<Result<engine::TargetCapabilities>()> capabilities;
-    std::function<Result<void>(const engine::SessionNeeds&)> reserve;
-    std::function<Result<std::shared_ptr<Worker>>(const SessionInfo&, engine::PartId)> launch;
+    /// The GPU that the session is to come to. `now`: the one that an earlier attempt was given,
+    /// which stays: its guest may be here already.
+    std::function<Result<engine::HostGpu>(std::optional<DeviceNumber> now)> choose;
+    std::function<Result<void>(const engine::SessionNeeds&, DeviceNumber)> reserve;
+    std::function<Result<std::shared_ptr<Worker>>(const SessionInfo&, engine::PartId, DeviceNumber)>
+        launch;
     std::function<void()> discard;
     std::function<void(std::function<void(engine::DomainReport)>)> query_domain;
     std::function<void(Epoch)> arrived;
@@ -96,6 +100,7 @@ private:
     WorkersSink::Hooks sink_hooks();
     Result<void> activate(const std::shared_ptr<Worker>& worker, Epoch epoch);
     void connect_link(const Connect& connect);
+    Result<engine::TargetCapabilities> choose(std::optional<DeviceNumber> now);
     void write_note();
     void on_domain(const engine::DomainReport& report);
     void settle(std::optional<Error> refusal);

@@ -13,11 +13,29 @@
 
 namespace gantry::supervisor {
 
+static nlohmann::json to_json(const libvirt::GpuWish& wish) {
+    nlohmann::json json{{"uuid", wish.uuid}, {"model", wish.model}};
+    if (wish.number) {
+        json["number"] = *wish.number;
+    }
+    return json;
+}
+
+/// May throw as nlohmann's accessors do.
+static libvirt::GpuWish wish_from_json(const nlohmann::json& json) {
+    libvirt::GpuWish wish{std::nullopt, json.value("uuid", ""), json.value("model", "")};
+    if (const auto number = json.find("number"); number != json.end()) {
+        wish.number = number->get<std::uint32_t>();
+    }
+    return wish;
+}
+
 nlohmann::json to_json(const SessionInfo& info) {
     const auto share = info.share ? nlohmann::json{info.share->priority, info.share->weight}
                                   : nlohmann::json(nullptr);
     return {{"id", info.id},
             {"share", share},
+            {"gpu", to_json(info.wish)},
             {"kind", info.kind == SessionKind::kVm ? "vm" : "local"},
             {"vm_name", info.vm_name},
             {"quota_bytes", info.quota_bytes},
@@ -40,6 +58,7 @@ Result<SessionInfo> session_info_from_json(const nlohmann::json& json) {
         info.region_path = json.at("region_path").get<std::string>();
         info.region_bytes = json.at("region_bytes").get<std::uint64_t>();
         info.guest_key = json.value("guest_key", "");
+        info.wish = wish_from_json(json.value("gpu", nlohmann::json::object()));
         if (const auto share = json.find("share"); share != json.end() && !share->is_null()) {
             info.share = {share->at(0).get<std::uint32_t>(), share->at(1).get<std::uint32_t>()};
         }
@@ -76,8 +95,7 @@ Session::Session(SessionInfo info, const Config& config, WorkerStock& stock)
       config_(config),
       stock_(stock),
       source_(workers_, SessionFacts{info_.id, info_.quota_bytes, info_.cc_min,
-                                     info_.kind == SessionKind::kLocal}),
-      device_(static_cast<DeviceNumber>(config.worker.device)) {}
+                                     info_.kind == SessionKind::kLocal}) {}
 
 Session::~Session() {
     if (driver_) {

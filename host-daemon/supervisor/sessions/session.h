@@ -31,6 +31,7 @@ struct SessionInfo {
     std::uint64_t quota_bytes = 0;
     engine::ComputeCapability cc_min;
     std::optional<scheduling::Share> share;  ///< Of a GPU that it shares; nothing: the usual.
+    libvirt::GpuWish wish;                   ///< Of the GPUs of a host: those that it may be on.
     std::string region_path;                 ///< VMs: the ivshmem file.
     std::uint64_t region_bytes = 0;
     /// Hex; not empty for a VM whose programs are over TCP: its region is then gantryd's to make,
@@ -152,8 +153,8 @@ public:
     void remove_record();
     /// What a record says of a session that was suspended when gantryd ended.
     void set_suspended(const Suspension& into);
-    /// The same of its device; before any other use.
-    void set_adopted_device(DeviceNumber device) { device_.store(device); }
+    /// Its device; before any other use.
+    void begin_on(DeviceNumber device) { device_.store(device); }
     /// Finds the workers of a record again; `served`: those that have ended are told to their
     /// guests.
     std::size_t adopt_workers(const std::vector<WorkerRecord>& records,
@@ -183,7 +184,7 @@ private:
     control::UniqueFd guest_end_ GANTRY_GUARDED_BY(mutex_);  ///< For the relay.
     std::chrono::steady_clock::time_point guest_end_made_ GANTRY_GUARDED_BY(mutex_);
     std::atomic<bool> program_ended_{false};
-    std::atomic<DeviceNumber> device_;
+    std::atomic<DeviceNumber> device_{0};
     std::uint32_t channel_count_ GANTRY_GUARDED_BY(mutex_) = 0;
     std::string arrival_note_ GANTRY_GUARDED_BY(mutex_);
     Ticket ticket_ GANTRY_GUARDED_BY(mutex_);

@@ -180,14 +180,19 @@ Error spawn_error(const std::string& text, int error) {
 constexpr std::array kPassedVariables = {"PATH",         "LANG",          "GANTRY_FINGERPRINTS",
                                          "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
 
-/// What a worker gets of them.
-std::vector<std::string> variables_for(const WorkerConfig& config) {
+std::vector<std::string> passed_variables() {
     std::vector<std::string> variables;
     for (const char* variable : kPassedVariables) {
         if (const char* value = ::getenv(variable)) {
             variables.push_back(std::string(variable) + "=" + value);
         }
     }
+    return variables;
+}
+
+/// What a worker gets.
+std::vector<std::string> variables_for(const WorkerConfig& config) {
+    std::vector<std::string> variables = passed_variables();
     // The others are not initialised then, and NVIDIA's driver gives every worker the same
     // addresses, whichever device it has and how many the host has.
     variables.push_back("CUDA_VISIBLE_DEVICES=" + std::to_string(config.device));
@@ -206,7 +211,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 /// What comes out of a pipe until its end, or for so long.
 std::string read_all(int fd, std::chrono::seconds patience) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
-    constexpr std::size_t kBytesMax = 4096;
+    constexpr std::size_t kBytesMax = 64 << 10;  // 256 devices.
     std::string text;
     for (;;) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -222,17 +227,16 @@ std::string read_all(int fd, std::chrono::seconds patience) {
     }
 }
 
-}  // namespace
-
-Result<void> check_worker_device(const WorkerConfig& config) {
+/// What gantry-worker prints for a question that it answers without a context.
+Result<std::string> ask_worker(const WorkerConfig& config, const std::string& question,
+                               std::vector<std::string> variables) {
     int out[2];
     if (::pipe2(out, O_CLOEXEC) != 0) {
         return spawn_error("pipe", errno);
     }
     const UniqueFd read_end{out[0]};
     UniqueFd write_end{out[1]};
-    std::vector<std::string> arguments = {"gantry-worker", "--check-device=" + config.driver};
-    std::vector<std::string> variables = variables_for(config);
+    std::vector<std::string> arguments = {"gantry-worker", question + "=" + config.driver};
     if (!config.profile.empty()) {
         variables.push_back("GANTRY_SOFT_PROFILE=" + config.profile);
     }
@@ -252,6 +256,44 @@ Result<void> check_worker_device(const WorkerConfig& config) {
     ::kill(pid, SIGKILL);  // Its answer is here, or will not come.
     int status = 0;
     ::waitpid(pid, &status, 0);
+    return text;
+}
+
+/// "NUMBER UUID MAJOR.MINOR BYTES NAME".
+std::optional<ListedDevice> parse_device(const std::string& line) {
+    ListedDevice out;
+    std::istringstream fields(line);
+    char dot = 0;
+    fields >> out.number >> out.uuid >> out.cc_major >> dot >> out.cc_minor >> out.memory_bytes;
+    if (!fields || dot != '.' || out.number >= kDevicesMax) {
+        return std::nullopt;
+    }
+    std::getline(fields >> std::ws, out.name);
+    return out;
+}
+
+}  // namespace
+
+Result<std::vector<ListedDevice>> list_worker_devices(const WorkerConfig& config) {
+    GANTRY_ASSIGN(const std::string text, ask_worker(config, "--list-devices", passed_variables()));
+    std::vector<ListedDevice> out;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+        auto device = parse_device(line);
+        if (!device) {
+            return Error{Code::kFailedPrecondition, "gpu.list", line};
+        }
+        out.push_back(std::move(*device));
+    }
+    if (out.empty()) {
+        return Error{Code::kFailedPrecondition, "gpu.list",
+                     config.executable + " does not say which GPUs " + config.driver + " has"};
+    }
+    return out;
+}
+
+Result<void> check_worker_device(const WorkerConfig& config) {
+    GANTRY_ASSIGN(std::string text, ask_worker(config, "--check-device", variables_for(config)));
     constexpr std::string_view kRefusal = "gpu.pageable_access: ";
     if (!text.starts_with(kRefusal)) {
         return {};

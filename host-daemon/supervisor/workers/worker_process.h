@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "host-daemon/supervisor/config/config.h"
 #include "proto/base/mutex.h"
@@ -30,6 +31,20 @@ struct ProcessRecord {
     std::uint64_t start_time_ticks = 0;  ///< /proc/PID/stat field 22: tells a reused pid apart.
     std::string control_path;
 };
+
+/// A GPU as gantry-worker lists it.
+struct ListedDevice {
+    DeviceNumber number = 0;
+    std::string uuid;  ///< 32 hex digits.
+    std::uint32_t cc_major = 0;
+    std::uint32_t cc_minor = 0;
+    std::uint64_t memory_bytes = 0;
+    std::string name;
+};
+
+/// Asks worker.executable which devices worker.driver has, without a context. Failure: gpu.list,
+/// with what the driver says.
+Result<std::vector<ListedDevice>> list_worker_devices(const WorkerConfig& config);
 
 /// Asks worker.executable whether its device may be served (gpu.pageable_access), without a
 /// context. A driver that cannot be loaded, or no such device, is no error here.

@@ -26,8 +26,14 @@ void discard(const std::vector<std::shared_ptr<Worker>>& spares) {
 
 }  // namespace
 
-WorkerStock::WorkerStock(const Config& config, std::function<std::size_t()> awaited)
+WorkerStock::WorkerStock(const Config& config, std::function<Awaited()> awaited)
     : config_(config), awaited_(std::move(awaited)), executor_([this] { refill(); }) {}
+
+Config WorkerStock::config_on(DeviceNumber device) const {
+    Config config = config_;
+    config.worker.device = device;
+    return config;
+}
 
 void WorkerStock::fill() {
     {
@@ -47,9 +53,13 @@ void WorkerStock::look_again(std::chrono::milliseconds after) {
     });
 }
 
-std::size_t WorkerStock::wanted_count() {
-    const std::size_t awaited = config_.worker.await_restore ? awaited_() : 0;
-    return static_cast<std::size_t>(config_.worker.spares) + std::min(awaited, kAwaitedMax);
+WorkerStock::Awaited WorkerStock::wanted_counts() {
+    Awaited wanted = awaited_();
+    for (auto& [device, count] : wanted) {
+        count = static_cast<std::size_t>(config_.worker.spares) +
+                std::min(config_.worker.await_restore ? count : 0, kAwaitedMax);
+    }
+    return wanted;
 }
 
 /// On executor_.
@@ -57,40 +67,45 @@ void WorkerStock::refill() {
     due_.reset();
     bool made = true;
     while (made) {
-        const std::size_t wanted = wanted_count();
+        Awaited lacking = wanted_counts();
+        const bool are_wanted = std::any_of(lacking.begin(), lacking.end(),
+                                            [](const auto& one) { return one.second != 0; });
         Workers ended;
         {
             const MutexLock lock(mutex_);
-            const auto first_dead = std::stable_partition(
-                spares_.begin(), spares_.end(), [](const auto& spare) { return spare->alive(); });
-            const auto first_ended = std::min(
-                first_dead,
-                spares_.begin() + static_cast<std::ptrdiff_t>(std::min(wanted, spares_.size())));
-            ended.assign(std::make_move_iterator(first_ended),
-                         std::make_move_iterator(spares_.end()));
-            spares_.erase(first_ended, spares_.end());
+            Workers kept;
+            for (std::shared_ptr<Worker>& spare : spares_) {
+                const auto place = lacking.find(spare->device_number());
+                const bool is_kept = spare->alive() && place != lacking.end() && place->second != 0;
+                if (is_kept) {
+                    --place->second;
+                }
+                (is_kept ? kept : ended).push_back(std::move(spare));
+            }
+            spares_ = std::move(kept);
             if (!is_kept_) {
                 break;
             }
-            if (spares_.size() >= wanted) {
-                if (wanted != 0) {
-                    look_again(kLookAgain);
-                }
-                made = false;
-            }
         }
         discard(ended);
-        if (made && !make_one()) {
+        const auto next = std::find_if(lacking.begin(), lacking.end(),
+                                       [](const auto& one) { return one.second != 0; });
+        made = next != lacking.end();
+        if (!made && are_wanted) {
+            look_again(kLookAgain);
+        }
+        if (made && !make_one(next->first)) {
             look_again(kTryAgain);
             made = false;
         }
     }
 }
 
-bool WorkerStock::make_one() {
-    auto spare = Worker::spare(config_);
+bool WorkerStock::make_one(DeviceNumber device) {
+    const Config config = config_on(device);
+    auto spare = Worker::spare(config);
     if (!spare) {
-        spdlog::warn("no spare worker: {}", spare.error().to_string());
+        spdlog::warn("no spare worker on GPU {}: {}", device, spare.error().to_string());
         return false;
     }
     {
@@ -100,25 +115,32 @@ bool WorkerStock::make_one() {
             making_->abort();
         }
     }
-    const auto warmed = (*spare)->warm(config_);
+    const auto warmed = (*spare)->warm(config);
     const MutexLock lock(mutex_);
     making_.reset();
     made_.notify_all();
     if (!warmed) {
-        spdlog::warn("no spare worker: {}", warmed.error().to_string());
+        spdlog::warn("no spare worker on GPU {}: {}", device, warmed.error().to_string());
         return false;
     }
-    spdlog::info("spare worker {} is ready", (*spare)->pid());
+    spdlog::info("spare worker {} is ready on GPU {}", (*spare)->pid(), device);
     spares_.push_back(std::move(*spare));
     return true;
 }
 
-std::shared_ptr<Worker> WorkerStock::take() {
+bool WorkerStock::has_spare(DeviceNumber device) const {
+    return std::any_of(spares_.begin(), spares_.end(),
+                       [device](const auto& one) { return one->device_number() == device; });
+}
+
+std::shared_ptr<Worker> WorkerStock::take(DeviceNumber device) {
     MutexLock lock(mutex_);
-    made_.wait(lock,
-               [this]() GANTRY_REQUIRES(mutex_) { return making_ == nullptr || !spares_.empty(); });
-    const auto found = std::find_if(spares_.begin(), spares_.end(),
-                                    [](const auto& spare) { return spare->alive(); });
+    made_.wait(lock, [this, device]() GANTRY_REQUIRES(mutex_) {
+        return making_ == nullptr || making_->device_number() != device || has_spare(device);
+    });
+    const auto found = std::find_if(spares_.begin(), spares_.end(), [device](const auto& spare) {
+        return spare->alive() && spare->device_number() == device;
+    });
     if (!is_kept_ || found == spares_.end()) {
         return nullptr;
     }
@@ -149,8 +171,7 @@ Result<std::shared_ptr<Worker>> WorkerStock::launch_new(const std::string& sessi
                                                         std::uint64_t quota_bytes,
                                                         WorkerHandlers handlers,
                                                         Addresses addresses) const {
-    Config config = config_;
-    config.worker.device = device;
+    Config config = config_on(device);
     if (addresses == Addresses::kScattered) {
         config.worker.fixed_addresses = false;
     }
@@ -162,15 +183,16 @@ Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_i
                                                     std::uint64_t quota_bytes,
                                                     WorkerHandlers handlers, Addresses addresses) {
     addresses = addresses_for(session_id, addresses);
-    if (device != config_.worker.device || addresses != Addresses::kUsual) {
+    if (addresses != Addresses::kUsual) {
         return launch_new(session_id, part, device, quota_bytes, std::move(handlers), addresses);
     }
-    const auto spare = take();
+    const auto spare = take(device);
     look_again(kRefillAfter);
     if (spare == nullptr) {
-        return Worker::launch(config_, session_id, part, quota_bytes, std::move(handlers));
+        return launch_new(session_id, part, device, quota_bytes, std::move(handlers));
     }
-    if (auto started = spare->start(config_, session_id, part, quota_bytes, handlers); !started) {
+    if (auto started = spare->start(config_on(device), session_id, part, quota_bytes, handlers);
+        !started) {
         // It has ended, or its context has. The others' may have, too; a new one says what is the
         // matter, if anything is.
         spdlog::warn("session {}: a spare worker was of no use: {}", session_id,
@@ -178,10 +200,14 @@ Result<std::shared_ptr<Worker>> WorkerStock::launch(const std::string& session_i
         Workers others;
         {
             const MutexLock lock(mutex_);
-            others.swap(spares_);
+            const auto first = std::stable_partition(
+                spares_.begin(), spares_.end(),
+                [device](const auto& one) { return one->device_number() != device; });
+            others.assign(std::make_move_iterator(first), std::make_move_iterator(spares_.end()));
+            spares_.erase(first, spares_.end());
         }
         discard(others);
-        return Worker::launch(config_, session_id, part, quota_bytes, std::move(handlers));
+        return launch_new(session_id, part, device, quota_bytes, std::move(handlers));
     }
     spdlog::info("session {}: served by spare worker {}", session_id, spare->pid());
     return spare;

@@ -1,12 +1,12 @@
 // WorkerStock: where a gantryd's workers come from, and the spare ones among them.
 //
 // A worker needs its driver's context before it can serve: a few milliseconds on the soft GPU,
-// about 0.3 s on NVIDIA's. worker.spares of them make theirs before anybody asks (worker.proto:
-// Warm), and a program that attaches, a session that arrives or is restored, takes one. While
-// sessions are suspended there is one more for each, since that is who will ask; kAwaitedMax of
-// them at most, and none with worker.await_restore off. Whoever finds none gets a worker of its own
-// as before, and waits for one that is being made, as its own would come no sooner. What a spare
-// costs is its context's memory on the device, and a process.
+// about 0.3 s on NVIDIA's. On each GPU that is served worker.spares of them make theirs before
+// anybody asks (worker.proto: Warm), and a program that attaches, a session that arrives or is
+// restored, takes one. While sessions are suspended there is one more for each, since that is who
+// will ask; kAwaitedMax of them at most, and none with worker.await_restore off. Whoever finds none
+// gets a worker of its own as before, and waits for one that is being made, as its own would come
+// no sooner. What a spare costs is its context's memory on the device, and a process.
 //
 // A spare belongs to no session, has no record and reads no guest's byte. It ends with its
 // connection, so that nothing is left behind when gantryd ends, however it does. A place that has
@@ -18,6 +18,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -44,8 +45,10 @@ class WorkerStock {
 public:
     static constexpr std::size_t kAwaitedMax = 4;
 
-    /// `awaited`: how many workers will be asked for; called without any lock.
-    WorkerStock(const Config& config, std::function<std::size_t()> awaited);
+    /// By GPU that is served: how many workers will be asked for.
+    using Awaited = std::map<DeviceNumber, std::size_t>;
+    /// `awaited` is called without any lock.
+    WorkerStock(const Config& config, std::function<Awaited()> awaited);
     ~WorkerStock() { stop(); }
     WorkerStock(const WorkerStock&) = delete;
     WorkerStock& operator=(const WorkerStock&) = delete;
@@ -54,8 +57,7 @@ public:
     void fill();
     /// What is awaited has changed. It is also asked now and then.
     void look() { look_again(std::chrono::milliseconds{0}); }
-    /// A spare that is ready, or a new one: as Worker::launch(). Spares are on worker.device, and
-    /// as usual.
+    /// A spare that is ready on the device, or a new one: as Worker::launch(). Spares are as usual.
     Result<std::shared_ptr<Worker>> launch(const std::string& session_id, engine::PartId part,
                                            DeviceNumber device, std::uint64_t quota_bytes,
                                            WorkerHandlers handlers,
@@ -63,7 +65,7 @@ public:
     /// How an attempt to take a session in has ended: where its variables' places were taken in a
     /// usual worker, the next attempt is scattered. Null: well.
     void note_attempt(const std::string& session_id, const Error* error);
-    /// A new one, on any device.
+    /// A new one.
     Result<std::shared_ptr<Worker>> launch_new(const std::string& session_id, engine::PartId part,
                                                DeviceNumber device, std::uint64_t quota_bytes,
                                                WorkerHandlers handlers,
@@ -73,15 +75,17 @@ public:
 
 private:
     using Workers = std::vector<std::shared_ptr<Worker>>;
-    std::shared_ptr<Worker> take();
+    std::shared_ptr<Worker> take(DeviceNumber device);
     Addresses addresses_for(const std::string& session_id, Addresses wanted);
-    std::size_t wanted_count();
+    Awaited wanted_counts();
     void refill();
-    bool make_one();
+    bool make_one(DeviceNumber device);
+    [[nodiscard]] bool has_spare(DeviceNumber device) const GANTRY_REQUIRES(mutex_);
+    [[nodiscard]] Config config_on(DeviceNumber device) const;
     void look_again(std::chrono::milliseconds after);
 
     const Config& config_;
-    const std::function<std::size_t()> awaited_;
+    const std::function<Awaited()> awaited_;
     Mutex mutex_;
     CondVar made_;
     Workers spares_ GANTRY_GUARDED_BY(mutex_);

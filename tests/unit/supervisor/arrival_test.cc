@@ -70,19 +70,19 @@ protected:
         return std::string(::mkdtemp(pattern));
     }();
     Config config_;
-    WorkerStock stock_{config_, [] { return std::size_t{0}; }};
+    WorkerStock stock_{config_, [] { return WorkerStock::Awaited{}; }};
     EpochStore store_ = std::move(*EpochStore::open(folder_));
     ArrivalRequest request_;
 };
 
 ArrivalHooks ArrivalTest::hooks() {
     ArrivalHooks hooks;
-    hooks.capabilities = []() -> Result<engine::TargetCapabilities> {
-        engine::TargetCapabilities gpu;
-        gpu.gpu_name = "any";
+    hooks.choose = [](std::optional<DeviceNumber>) -> Result<engine::HostGpu> {
+        engine::HostGpu gpu;
+        gpu.capabilities.gpu_name = "any";
         return gpu;
     };
-    hooks.reserve = [](const engine::SessionNeeds&) { return Result<void>(); };
+    hooks.reserve = [](const engine::SessionNeeds&, DeviceNumber) { return Result<void>(); };
     hooks.discard = [] {};
     hooks.query_domain = [](const std::function<void(engine::DomainReport)>&) {};
     hooks.arrived = [](Epoch) {};

@@ -49,6 +49,7 @@ TEST(Registry, ListsItsSessionsWhileTheDeviceIsLookedFor) {
     config.daemon.run_directory = folder;
     config.daemon.state_directory = folder + "/state";
     config.worker.executable = folder + "/worker";
+    config.worker.devices = {0};
     config.worker.user.clear();
     config.worker.private_tmp = false;
     std::ofstream(config.worker.executable) << kWorker;
@@ -71,7 +72,7 @@ TEST(Registry, ListsItsSessionsWhileTheDeviceIsLookedFor) {
     kill(worker, SIGKILL);
     const auto here = asked.get();
     ASSERT_TRUE(here.ok());
-    EXPECT_TRUE(here->gpu_name.empty());
+    EXPECT_TRUE(here->front().capabilities.gpu_name.empty());
     EXPECT_EQ(listed.get(), 0);
     registry.stop();
     std::filesystem::remove_all(folder);
