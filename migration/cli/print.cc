@@ -30,6 +30,18 @@ std::string worker_line(const control::WorkerInfo& worker) {
                        bytes_text(worker.pinned_memory_bytes()), worker.kernel_launches(), refused);
 }
 
+std::string gpu_line(const control::GpuStatus& gpu) {
+    if (gpu.name().empty()) {
+        return fmt::format("GPU {}:   cannot be used{}{}\n", gpu.device(),
+                           gpu.error().empty() ? "" : ": ", gpu.error());
+    }
+    const std::uint64_t taken = std::max(gpu.memory_used_bytes(), gpu.memory_promised_bytes());
+    return fmt::format("GPU {}:   {}, {}: {} in use by programs, {} promised, {} free\n",
+                       gpu.device(), gpu.name(), bytes_text(gpu.memory_bytes()),
+                       bytes_text(gpu.memory_used_bytes()), bytes_text(gpu.memory_promised_bytes()),
+                       bytes_text(gpu.memory_bytes() - std::min(taken, gpu.memory_bytes())));
+}
+
 std::string rate_text(double bytes_per_second) {
     return bytes_text(static_cast<std::uint64_t>(bytes_per_second));
 }
@@ -136,7 +148,11 @@ std::string error_json(const Error& error) {
 std::string status_text(const control::ListSessionsReply& reply) {
     std::string out =
         fmt::format("Host:    {} (gantryd {})\n", reply.host(), reply.gantry_version());
-    if (reply.device().empty()) {
+    if (reply.gpus_size() > 1) {
+        for (const control::GpuStatus& gpu : reply.gpus()) {
+            out += gpu_line(gpu);
+        }
+    } else if (reply.device().empty()) {
         out += fmt::format("Device:  none usable{}{}\n", reply.device_error().empty() ? "" : ": ",
                            reply.device_error());
     } else {
@@ -158,7 +174,7 @@ std::string status_text(const control::ListSessionsReply& reply) {
         out += fmt::format(" {:<38} {:<12} {:<9} {:>9} {:>12}\n", status.session_id(),
                            status.vm_name().empty() ? "-" : status.vm_name(), status.state(),
                            status.workers_size(), bytes_text(memory));
-        if (status.device() != reply.device_number()) {
+        if (reply.gpus_size() > 1 || status.device() != reply.device_number()) {
             out += fmt::format("   on GPU {}: {}\n", status.device(), status.device_name());
         }
         for (const control::WorkerInfo& worker : status.workers()) {
@@ -197,7 +213,8 @@ std::string replacement_text(const control::ReplaceWorkersReply& reply) {
 std::string sched_text(const control::SchedReply& reply) {
     std::string out = reply.enabled() ? "" : "switched off: `gantry sched on`\n";
     for (const control::GpuSched& gpu : reply.gpus()) {
-        out += fmt::format("GPU {}: {}\n", gpu.device(),
+        out += fmt::format("GPU {}{}{}: {}\n", gpu.device(), gpu.device_name().empty() ? "" : ", ",
+                           gpu.device_name(),
                            gpu.arbitrates() ? "arbitrated" : "everybody launches at will");
         if (gpu.sessions_size() != 0) {
             out += fmt::format("{:<40} {:>8} {:>6} {:>7} {:>10} {:>11} {:>7}\n", "session",
@@ -243,10 +260,14 @@ std::string account_text(const control::AccountReply& reply) {
 }
 
 std::string preflight_text(const control::PreflightReply& reply) {
-    std::string out = fmt::format(
-        "Source device:  {}\nTarget device:  {}{}{}\nResident:       {}\n", reply.source_device(),
-        reply.target_device(), reply.target_host().empty() ? "" : " on ", reply.target_host(),
-        bytes_text(reply.resident_bytes()));
+    std::string out =
+        fmt::format("Source device:  {}{}\nTarget device:  {}{}{}{}\nResident:       {}\n",
+                    reply.source_device(),
+                    reply.has_source_gpu() ? fmt::format(" (GPU {})", reply.source_gpu()) : "",
+                    reply.target_device(),
+                    reply.has_target_gpu() ? fmt::format(" (GPU {})", reply.target_gpu()) : "",
+                    reply.target_host().empty() ? "" : " on ", reply.target_host(),
+                    bytes_text(reply.resident_bytes()));
     if (reply.link_bytes_per_second() > 0.0) {
         out += fmt::format("Link:           {}/s in the last move; first round about {:.1f} s\n",
                            rate_text(reply.link_bytes_per_second()),

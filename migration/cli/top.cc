@@ -74,32 +74,55 @@ bool is_under_way(const control::SessionStatus& session) {
 
 }  // namespace
 
+namespace {
+
+std::string memory_bar(const std::string& name, std::uint64_t used, std::uint64_t all,
+                       std::uint64_t promised) {
+    const double share = all == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(all);
+    const auto filled =
+        static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(kBarWidth));
+    return fmt::format("{}  [{}{}]  {} of {} used, {} promised", name, std::string(filled, '#'),
+                       std::string(kBarWidth - filled, '-'), bytes_text(used), bytes_text(all),
+                       bytes_text(promised));
+}
+
+}  // namespace
+
 std::string top_text(const TopReadings& readings) {
     const control::ListSessionsReply& now = readings.now;
     const std::vector<Program> programs = programs_of(readings);
     const auto vms =
         std::count_if(now.sessions().begin(), now.sessions().end(),
                       [](const control::SessionStatus& one) { return !one.vm_name().empty(); });
-    std::string out =
-        fmt::format("gantry top  {}  {}  {} VMs, {} sessions, {} programs\n", now.host(),
-                    now.device().empty() ? "no usable device" : now.device(), vms,
-                    now.sessions_size(), programs.size());
-    const std::uint64_t used = used_bytes(now);
-    const double share = now.memory_bytes() == 0
-                             ? 0.0
-                             : static_cast<double>(used) / static_cast<double>(now.memory_bytes());
-    const auto filled =
-        static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(kBarWidth));
+    const std::string device = now.gpus_size() > 1    ? fmt::format("{} GPUs", now.gpus_size())
+                               : now.device().empty() ? "no usable device"
+                                                      : now.device();
+    std::string out = fmt::format("gantry top  {}  {}  {} VMs, {} sessions, {} programs\n",
+                                  now.host(), device, vms, now.sessions_size(), programs.size());
+    if (now.gpus_size() > 1) {
+        for (const control::GpuStatus& gpu : now.gpus()) {
+            out += memory_bar(fmt::format("GPU {}     ", gpu.device()), gpu.memory_used_bytes(),
+                              gpu.memory_bytes(), gpu.memory_promised_bytes()) +
+                   fmt::format("  {}\n", gpu.name().empty() ? "cannot be used" : gpu.name());
+        }
+    } else {
+        out += memory_bar("GPU memory", used_bytes(now), now.memory_bytes(),
+                          now.memory_promised_bytes()) +
+               "\n";
+    }
+    out += "\n";
+    const bool has_gpus = now.gpus_size() > 1;
+    const auto gpu_of = [has_gpus](const std::string& number) {
+        return has_gpus ? fmt::format("{:>3} ", number) : "";
+    };
     out +=
-        fmt::format("GPU memory  [{}{}]  {} of {} used, {} promised\n\n", std::string(filled, '#'),
-                    std::string(kBarWidth - filled, '-'), bytes_text(used),
-                    bytes_text(now.memory_bytes()), bytes_text(now.memory_promised_bytes()));
-    out += fmt::format("{:<14} {:<16} {:>7} {:>10} {:>9} {:>7} {:>8} {}\n", "VM", "program", "pid",
-                       "GPU memory", "launch/s", "call/s", "refused", "state");
+        fmt::format("{:<14} {:<16} {:>7} {}{:>10} {:>9} {:>7} {:>8} {}\n", "VM", "program", "pid",
+                    gpu_of("GPU"), "GPU memory", "launch/s", "call/s", "refused", "state");
     for (const Program& one : programs) {
         const control::WorkerInfo& worker = *one.worker;
-        out += fmt::format("{:<14.14} {:<16.16} {:>7} {:>10} {:>9} {:>7} {:>8} {}\n",
+        out += fmt::format("{:<14.14} {:<16.16} {:>7} {}{:>10} {:>9} {:>7} {:>8} {}\n",
                            owner_of(*one.session), worker.process_name(), worker.guest_pid(),
+                           gpu_of(std::to_string(worker.device())),
                            bytes_text(worker.device_memory_bytes()), rate_of(one.launches),
                            rate_of(one.calls), worker.refused_commands(), worker.state());
     }
@@ -121,17 +144,22 @@ nlohmann::ordered_json top_json(const TopReadings& readings) {
                                {"memory_bytes", now.memory_bytes()},
                                {"memory_used_bytes", used_bytes(now)},
                                {"memory_promised_bytes", now.memory_promised_bytes()},
+                               {"gpus", nlohmann::ordered_json::array()},
                                {"programs", nlohmann::ordered_json::array()},
                                {"moves", nlohmann::ordered_json::array()}};
     const auto rate = [](const std::optional<double>& value) {
         return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
     };
+    for (const control::GpuStatus& gpu : now.gpus()) {
+        out["gpus"].push_back(nlohmann::ordered_json::parse(to_json(gpu, false)));
+    }
     for (const Program& one : programs_of(readings)) {
         const control::WorkerInfo& worker = *one.worker;
         out["programs"].push_back({{"session_id", one.session->session_id()},
                                    {"vm_name", one.session->vm_name()},
                                    {"process_name", worker.process_name()},
                                    {"guest_pid", worker.guest_pid()},
+                                   {"gpu", worker.device()},
                                    {"state", worker.state()},
                                    {"device_memory_bytes", worker.device_memory_bytes()},
                                    {"pinned_memory_bytes", worker.pinned_memory_bytes()},

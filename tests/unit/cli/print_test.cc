@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "migration/cli/top.h"
+
 namespace gantry::cli {
 namespace {
 
@@ -135,6 +137,61 @@ TEST(CliPrint, StatusSaysWhatOfTheDeviceIsInUseAndFree) {
                                 "MiB promised, 60.0 GiB free\n"),
         std::string::npos)
         << status_text(reply);
+}
+
+/// A host of two GPUs, a session on the second, and a third GPU that cannot be used.
+control::ListSessionsReply three_gpus() {
+    control::ListSessionsReply reply;
+    reply.set_host("hosta");
+    reply.set_device("H100");
+    for (std::uint32_t device = 0; device < 3; ++device) {
+        control::GpuStatus& gpu = *reply.add_gpus();
+        gpu.set_device(device);
+        gpu.set_name(device == 0 ? "H100" : device == 1 ? "H200" : "");
+        gpu.set_memory_bytes(device == 2 ? 0 : 80ULL << 30);
+        gpu.set_error(device == 2 ? "device.open: no" : "");
+    }
+    reply.mutable_gpus(1)->set_memory_promised_bytes(20ULL << 30);
+    reply.mutable_gpus(1)->set_memory_used_bytes(40ULL << 30);
+    control::SessionStatus& session = *reply.add_sessions();
+    session.set_session_id("s");
+    session.set_device(1);
+    session.set_device_name("H200");
+    session.add_workers()->set_device(1);
+    return reply;
+}
+
+TEST(CliPrint, StatusAndTopNameEachGpuOfAHostThatHasSeveral) {
+    const std::string status = status_text(three_gpus());
+    for (const char* line :
+         {"GPU 0:   H100, 80.0 GiB: 0.0 KiB in use by programs, 0.0 KiB promised, 80.0 GiB free\n",
+          "GPU 1:   H200, 80.0 GiB: 40.0 GiB in use by programs, 20.0 GiB promised, 40.0 GiB "
+          "free\n",
+          "GPU 2:   cannot be used: device.open: no\n", "   on GPU 1: H200\n"}) {
+        EXPECT_NE(status.find(line), std::string::npos) << line << "in:\n" << status;
+    }
+    const std::string top = top_text({three_gpus(), three_gpus(), 1.0});
+    EXPECT_NE(top.find("GPU 1       [" + std::string(18, '#') + std::string(18, '-') +
+                       "]  40.0 GiB of 80.0 GiB used, 20.0 GiB promised  H200\n"),
+              std::string::npos)
+        << top;
+    EXPECT_NE(top.find("GPU 2 "), std::string::npos) << top;
+    EXPECT_EQ(top_json({three_gpus(), three_gpus(), 1.0})["programs"][0]["gpu"], 1);
+    control::PreflightReply preflight;
+    preflight.set_source_device("H100");
+    preflight.set_source_gpu(3);
+    preflight.set_target_device("H200");
+    preflight.set_target_gpu(0);
+    preflight.set_target_host("hostb");
+    EXPECT_NE(preflight_text(preflight).find("Source device:  H100 (GPU 3)\n"
+                                             "Target device:  H200 (GPU 0) on hostb\n"),
+              std::string::npos)
+        << preflight_text(preflight);
+    control::SchedReply sched;
+    sched.set_enabled(true);
+    sched.add_gpus()->set_device(1);
+    sched.mutable_gpus(0)->set_device_name("H200");
+    EXPECT_NE(sched_text(sched).find("GPU 1, H200: "), std::string::npos) << sched_text(sched);
 }
 
 TEST(CliPrint, PreflightNamesReasonAndVerdict) {
