@@ -107,6 +107,8 @@ class Daemon:
                       f'driver = "{driver or build / "lib/libcuda-soft.so.1"}"\n'
                       'user = ""\nprivate_tmp = false\nprivate_network = false\n' +
                       chosen_device(driver)}
+        if driver == "libcuda.so.1":  # Programs of a test are to share a card.
+            sections["placement"] = 'policy = "first"\n'
         if port is not None:
             sections["peer"] = (f'listen = "127.0.0.1:{port}"\nauthority = "{folder}/ca.pem"\n'
                                 f'certificate = "{folder}/host.pem"\nkey = "{folder}/host.key"\n'

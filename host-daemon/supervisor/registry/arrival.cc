@@ -90,7 +90,7 @@ Result<engine::HostGpu> Registry::choose_gpu(const ArrivalRequest& request,
         if (!offers.empty()) {
             return no_such_gpu(info.wish, offers);
         }
-        return engine::HostGpu{usual_device(), capabilities_of(usual_device(), info.id)};
+        return no_gpu();
     }
     std::size_t chosen = 0;
     std::uint64_t bytes = info.quota_bytes;
@@ -310,6 +310,7 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
     }
     session->own(driver);
     sessions_.put(session, driver);
+    devices_.keep_only(id, session->device());  // An earlier life of it may have been on another.
     (void)session->write_record();  // Its note stays until the source knows that it may let go.
     while (true) {
         const auto watched = unless_exhausted([&] { watch_region(session); });

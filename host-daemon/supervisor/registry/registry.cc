@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -194,11 +195,19 @@ std::vector<engine::HostGpu> Registry::gpus_for(const std::string& id,
     return out;
 }
 
+/// What preflight says gpu.absent of.
+engine::HostGpu Registry::no_gpu() const {
+    engine::HostGpu out;
+    out.number = usual_device();
+    out.capabilities.host = host_name_of(config_);
+    return out;
+}
+
 /// Never none: of a host without a usable GPU one without a name.
 Result<std::vector<engine::HostGpu>> Registry::capabilities() {
     std::vector<engine::HostGpu> out = gpus_for("", {});
     if (out.empty()) {
-        out.push_back({usual_device(), capabilities_of(usual_device(), "")});
+        out.push_back(no_gpu());
     }
     return out;
 }
@@ -212,8 +221,8 @@ engine::TargetCapabilities Registry::capabilities_of(DeviceNumber number,
     if (!device) {
         return out;  // It is asked again next time: it may be repaired by then.
     }
-    const std::uint64_t promised =
-        devices_.promised(number) - devices_.promised_to(session, number);
+    const std::uint64_t all = devices_.promised(number);  // It may end between the two.
+    const std::uint64_t promised = all - std::min(all, devices_.promised_to(session, number));
     out.gpu_name = device->name();
     out.gpu_uuid = device->uuid();
     out.cc = {device->compute_capability_major(), device->compute_capability_minor()};

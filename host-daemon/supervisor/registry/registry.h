@@ -157,6 +157,7 @@ private:
     [[nodiscard]] PlacementPolicy policy() const {
         return placement_policy(config_.placement.policy);
     }
+    [[nodiscard]] engine::HostGpu no_gpu() const;
     [[nodiscard]] std::vector<engine::HostGpu> gpus_for(const std::string& id,
                                                         const libvirt::GpuWish& wish);
     SourceHooks source_hooks(const std::shared_ptr<Session>& session);
