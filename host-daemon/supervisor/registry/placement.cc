@@ -9,7 +9,7 @@
 namespace gantry::supervisor {
 namespace {
 
-constexpr int kMib = 20;
+constexpr int kMibShift = 20;
 
 bool is_word_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
@@ -55,14 +55,14 @@ Obstacle obstacle_of(const PlacementRequest& request, const GpuOffer& offer) {
     if (request.quota_bytes > offer.memory_bytes) {
         return {Obstacle::kTooSmall,
                 fmt::format("{} has {} MiB in all, {} MiB are wanted", offer.text(),
-                            offer.memory_bytes >> kMib, request.quota_bytes >> kMib)};
+                            offer.memory_bytes >> kMibShift, request.quota_bytes >> kMibShift)};
     }
     if (request.quota_bytes > offer.free_bytes()) {
         return {Obstacle::kInUse,
                 fmt::format("{} has {} MiB, of which {} MiB are promised to others; {} MiB are "
                             "wanted",
-                            offer.text(), offer.memory_bytes >> kMib, offer.promised_bytes >> kMib,
-                            request.quota_bytes >> kMib)};
+                            offer.text(), offer.memory_bytes >> kMibShift, offer.promised_bytes >> kMibShift,
+                            request.quota_bytes >> kMibShift)};
     }
     return {};
 }

@@ -54,7 +54,7 @@ Result<control::PreflightReply> Registry::preflight(const control::PreflightRequ
     std::vector<engine::HostGpu> gpus;
     std::optional<Error> unreachable;
     if (request.target().empty()) {
-        gpus.push_back({session->device(), capabilities_of(session->device(), "")});
+        gpus.push_back({session->device(), capabilities_of(session->device(), session->info().id)});
     } else if (!tls_) {
         return Error{Code::kFailedPrecondition, "peer.off",
                      "this host takes part in no migration: peer.listen is empty in gantryd.toml"};

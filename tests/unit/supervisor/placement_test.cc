@@ -108,7 +108,11 @@ public:
         std::shuffle(served.begin(), served.end(), random_);
         book_.serve(served);
         for (const DeviceNumber device : served) {
-            EXPECT_TRUE(book_.probe(device, DeviceBook::Probe::kUnlessKnown).ok());
+            control::DeviceDescription description;
+            description.set_name("GPU");
+            description.set_compute_capability_major(9);
+            description.set_memory_bytes(sizes_[device]);
+            book_.note(device, description);
         }
     }
 
@@ -161,19 +165,15 @@ private:
 
     std::mt19937& random_;
     std::vector<std::uint64_t> sizes_;
-    DeviceBook book_{[this](DeviceNumber device) -> Result<control::DeviceDescription> {
-        control::DeviceDescription out;
-        out.set_name("GPU");
-        out.set_compute_capability_major(9);
-        out.set_memory_bytes(sizes_[device]);
-        return out;
+    DeviceBook book_{[](DeviceNumber) -> Result<control::DeviceDescription> {
+        return Error{Code::kInternal, "device.open", "it is known"};
     }};
     std::map<std::string, std::pair<DeviceNumber, std::uint64_t>> sessions_;
 };
 
 TEST(Placement, NeverPromisesMoreThanThereIsAndNeverRefusesWhatFits) {
     std::size_t placed = 0;
-    for (unsigned seed = 1; seed <= 300; ++seed) {
+    for (unsigned seed = 1; seed <= 60; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937 random(seed);
         Host host(random);
@@ -183,7 +183,7 @@ TEST(Placement, NeverPromisesMoreThanThereIsAndNeverRefusesWhatFits) {
             placed += host.session_count();
         }
     }
-    EXPECT_GT(placed, 10'000U);  // It was no test of refusals alone.
+    EXPECT_GT(placed, 2'000U);  // It was no test of refusals alone.
 }
 
 TEST(Placement, TheOrderOfTheListDecidesNothing) {
