@@ -52,7 +52,8 @@ class Host:
         extra = {"worker": f'profile = "{profile}"\narbitrate = true\n{worker}',
                  "guest": f"memory_mib = {sections.pop('memory_mib', QUOTA_MIB)}\n",
                  "metrics": f'listen = "127.0.0.1:{self.metrics_port}"\n'}
-        self.daemon = Daemon(options.build, folder, name, driver=options.build / "soft/libcuda.so.1",
+        self.daemon = Daemon(options.build, folder, name,
+                             driver=options.build / "soft/libcuda.so.1",
                              extra={**extra, **sections.pop("extra", {})}, **sections)
 
     def launch(self):

@@ -61,8 +61,8 @@ Obstacle obstacle_of(const PlacementRequest& request, const GpuOffer& offer) {
         return {Obstacle::kInUse,
                 fmt::format("{} has {} MiB, of which {} MiB are promised to others; {} MiB are "
                             "wanted",
-                            offer.text(), offer.memory_bytes >> kMibShift, offer.promised_bytes >> kMibShift,
-                            request.quota_bytes >> kMibShift)};
+                            offer.text(), offer.memory_bytes >> kMibShift,
+                            offer.promised_bytes >> kMibShift, request.quota_bytes >> kMibShift)};
     }
     return {};
 }
