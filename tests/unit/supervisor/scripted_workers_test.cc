@@ -54,7 +54,7 @@ protected:
     }();
     Config config_;
     SessionInfo info_;
-    WorkerStock stock_{config_, [] { return std::size_t{0}; }};
+    WorkerStock stock_{config_, [] { return WorkerStock::Awaited{}; }};
 };
 
 TEST_F(ScriptedWorkers, OneThatBreaksOffIsKilledAndTold) {

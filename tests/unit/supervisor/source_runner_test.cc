@@ -80,7 +80,7 @@ TEST_F(SourceDriverTest, AMoveThatEndsIsToldOfUntilItIsKnownHow) {
 TEST_F(SourceDriverTest, AMoveThatEndsIsShownAsNoRetry) {
     Config config;
     config.daemon.run_directory = folder_;
-    WorkerStock stock(config, [] { return std::size_t{0}; });
+    WorkerStock stock(config, [] { return WorkerStock::Awaited{}; });
     SessionInfo info;
     info.id = "session";
     const auto session = std::make_shared<Session>(info, config, stock);

@@ -187,7 +187,7 @@ protected:
         return std::string(::mkdtemp(pattern));
     }();
     Config config_;
-    WorkerStock stock_{config_, [] { return std::size_t{0}; }};
+    WorkerStock stock_{config_, [] { return WorkerStock::Awaited{}; }};
     SavedVm vm_;
     SessionTable sessions_;
     std::shared_ptr<Session> session_;

@@ -131,7 +131,7 @@ TEST_F(WorkerSetTest, AUsualWorkersAddressesAreFixedAndAScatteredOnesAreNot) {
     constexpr unsigned long kNoRandomisation = ADDR_NO_RANDOMIZE;
     std::ofstream(config_.worker.executable)
         << "#!/bin/sh\ncat /proc/self/personality >" << folder_ << "/personality\nexit 1\n";
-    WorkerStock stock(config_, [] { return std::size_t{0}; });
+    WorkerStock stock(config_, [] { return WorkerStock::Awaited{}; });
     const WorkerHandlers nobody{[](engine::PartId, const std::string&) {},
                                 [](engine::PartId, const control::Event&) {}};
     const auto is_fixed = [&](Addresses addresses) {
