@@ -109,7 +109,9 @@ void append_code(std::span<const std::byte> image, std::vector<engine::CodeEntry
     } else if (magic == kElfMagic) {
         std::uint32_t flags = 0;
         if (read_at(image, 0x30, &flags)) {
-            const std::uint32_t sm = (flags & 0xff00) != 0 ? flags >> 8 & 0xff : flags & 0xff;
+            // Since CUDA 13 (this OSABI) the number is in bits 8-15; before, these are other flags.
+            const bool is_new = image[7] == std::byte{0x41};
+            const std::uint32_t sm = is_new ? flags >> 8 & 0xff : flags & 0xff;
             out->push_back({capability_of(sm), engine::CodeScope::kPortable, false, 0});
         }
     } else {

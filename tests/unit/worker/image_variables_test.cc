@@ -159,5 +159,29 @@ TEST(CodeEntries, AreReadFromNoFurtherThanTheImage) {
     ::munmap(two, 2 * kPage);
 }
 
+// PyTorch's cuBLAS loads cubins without a fatbin around them; for compute capability 9.0 those of
+// the older ABI were taken for 0.5, and no move was allowed.
+TEST(CodeEntries, NameTheArchitectureOfACubinOfEitherAbi) {
+    struct {
+        std::uint8_t abi;
+        std::uint32_t flags;
+    } const cubins[] = {{0x33, 0x005a055a}, {0x33, 0x005a0d5a}, {0x41, 0x06005a04}};
+    for (const auto& cubin : cubins) {
+        std::vector<std::byte> header(0x40);
+        std::memcpy(header.data(),
+                    "\x7f"
+                    "ELF\x02\x01",
+                    6);
+        header[7] = std::byte{cubin.abi};
+        std::memcpy(header.data() + 0x30, &cubin.flags, sizeof cubin.flags);
+        std::vector<engine::CodeEntry> entries;
+        state::append_code(header, &entries);
+        ASSERT_EQ(entries.size(), 1U);
+        EXPECT_FALSE(entries[0].is_ptx);
+        EXPECT_EQ(entries[0].cc.major, 9U) << std::hex << cubin.flags;
+        EXPECT_EQ(entries[0].cc.minor, 0U) << std::hex << cubin.flags;
+    }
+}
+
 }  // namespace
 }  // namespace gantry::worker
