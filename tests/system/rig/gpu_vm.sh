@@ -10,28 +10,38 @@ need_program() {
 # Kernel, image with the program under the shim, gantryd on every host, the VM on hosta. With
 # vm_key set, the VM has no shared memory: its program is over TCP, and a relay is on every host.
 # With beside set, that program runs again and again beside the other, and nvidia-smi in between.
+# image_options and vm_options are further options of guest_image and domain_xml, and
+# program_arguments those of a program that is not demo_walk; each program needs 64 of shared_mib.
+image_options=() vm_options=() program_arguments=() shared_mib=64
 start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
     local segment_mib=$1 pause_ms=$2 gpu_memory=$3
     shift 3
-    local over_tcp=() with_beside=() shared_mib=64
+    local over_tcp=() with_beside=()
     if [ -n "${beside:-}" ]; then
         with_beside=(--beside "$beside" --smi "$nvidia_smi")
         shared_mib=128                                  # A channel for each of the two.
     fi
+    if [ ${#program_arguments[@]} = 0 ]; then
+        program_arguments=(1000000 "$segment_mib" "$pause_ms")
+    fi
+    local argument arguments=()
+    for argument in "${program_arguments[@]}"; do arguments+=(--argument "$argument"); done
     copy_kernel
     if [ -n "${vm_key:-}" ]; then over_tcp=(--guest "$bin/gantry-guest"); fi
     "$system/guest_image" "${over_tcp[@]}" "${with_beside[@]}" \
         --out "$RIG_DIR/guest.cpio" --program "$program" \
-        --argument 1000000 --argument "$segment_mib" --argument "$pause_ms" \
+        "${arguments[@]}" "${image_options[@]}" \
         --shim "$build/shim/libcuda.so.1" \
         --env "DEMO_MARKS=169.254.77.1:$marks_port" --probe "$bin/pause_probe" --on-exit stay
     "$system/two_hosts" copy "$RIG_DIR/guest.cpio"
     "$system/two_hosts" gantryd start "$@"
     if [ -n "${vm_key:-}" ]; then
         for host in "$@"; do start_relay "$host"; done
-        start_vm hosta g1 1 --network --tcp "$vm_key" --gpu-memory "$gpu_memory"
+        start_vm hosta g1 1 --network --tcp "$vm_key" --gpu-memory "$gpu_memory" \
+            "${vm_options[@]}"
     else
-        start_vm hosta g1 1 --network --shared "$shared_mib" --gpu-memory "$gpu_memory"
+        start_vm hosta g1 1 --network --shared "$shared_mib" --gpu-memory "$gpu_memory" \
+            "${vm_options[@]}"
     fi
     wait_console hosta g1 '^step 3 ' 120
 }
