@@ -43,7 +43,11 @@ start_gpu_vm() { # SEGMENT_MIB PAUSE_MS GPU_MEMORY_MIB HOST...
         start_vm hosta g1 1 --network --shared "$shared_mib" --gpu-memory "$gpu_memory" \
             "${vm_options[@]}"
     fi
-    wait_console hosta g1 '^step 3 ' 120
+    wait_console hosta g1 '^step 3 \|^guest: the program ended' 120
+    if ! console hosta g1 | matches '^step 3 '; then
+        console hosta g1 | tail -n 20 >&2
+        fail "the program ended at once; its last lines are above"
+    fi
 }
 
 # The address is the same on every host, so that the VM finds the one where it is.
