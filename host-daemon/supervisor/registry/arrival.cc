@@ -309,6 +309,7 @@ void Registry::on_arrived(const std::string& id, Epoch epoch) {
         }
     }
     session->own(driver);
+    take_share(session->info());
     sessions_.put(session, driver);
     devices_.keep_only(id, session->device());  // An earlier life of it may have been on another.
     (void)session->write_record();  // Its note stays until the source knows that it may let go.

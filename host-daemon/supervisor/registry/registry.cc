@@ -446,6 +446,15 @@ std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch e
         }
     }
     session->own(driver);
+    take_share(info);
+    sessions_.put(session, driver);
+    spdlog::info("session {} ({}) opened at epoch {} on GPU {}", info.id,
+                 info.vm_name.empty() ? "local program" : "VM " + info.vm_name, epoch.value,
+                 device);
+    return session;
+}
+
+void Registry::take_share(const SessionInfo& info) {
     shares_.set_share(info.id, info.share);
     if (info.share && !config_.worker.arbitrate) {
         spdlog::warn(
@@ -453,11 +462,6 @@ std::shared_ptr<Session> Registry::open_session(const SessionInfo& info, Epoch e
             "worker.arbitrate is not set",
             info.id);
     }
-    sessions_.put(session, driver);
-    spdlog::info("session {} ({}) opened at epoch {} on GPU {}", info.id,
-                 info.vm_name.empty() ? "local program" : "VM " + info.vm_name, epoch.value,
-                 device);
-    return session;
 }
 
 void Registry::watch_region(const std::shared_ptr<Session>& session,
@@ -538,6 +542,7 @@ void Registry::end_session(wire::WorkerState how, SessionTable::Taken taken) {
     taken.session->end(how);
     const bool is_gone = sessions_.if_gone(taken.session, [&] {
         devices_.forget(info.id);
+        shares_.set_share(info.id, std::nullopt);
         taken.session->remove_record();
         if (how == wire::WorkerState::kDisowned && info.kind == SessionKind::kVm &&
             !ending_.has_next_life(info.id)) {
@@ -548,7 +553,6 @@ void Registry::end_session(wire::WorkerState how, SessionTable::Taken taken) {
         (void)store_.remove(info.id);
     }
     const auto next_life = ending_.end(info.id);
-    shares_.set_share(info.id, std::nullopt);
     spdlog::info("session {} closed", info.id);
     if (next_life) {
         housekeeping_.post([this, domain = *next_life] { open_vm(domain, VmLife::kBooted); });

@@ -139,6 +139,8 @@ private:
     /// What may take long does not hold up housekeeping_, which starts it.
     void run_aside(std::function<void()> errand);
     std::shared_ptr<SourceRunner> make_driver(const std::shared_ptr<Session>& session, Epoch epoch);
+    /// The part of a GPU that its VM's metadata gives it.
+    void take_share(const SessionInfo& info);
     void watch_region(const std::shared_ptr<Session>& session, const std::vector<Claim>& seen = {});
     Result<Epoch> epoch_for_new_life(const std::string& id);
     WorkerHandlers handlers_for(const std::string& id);

@@ -3,9 +3,9 @@
 // One table for both: a session that has arrived is in both until its source knows, and whether an
 // id is free is one question. Threads: any (attaching programs, operators, peers, libvirt's events,
 // the executors of moves). The lock is a leaf but for two things: SourceRunner::status(), and the
-// functions that only_if_gone() and their like are given, which may lock the books of devices and a
-// session, and nothing that leads back here. Nobody waits, and no worker, peer or hypervisor is
-// asked, while it is held.
+// functions that only_if_gone() and their like are given, which may lock the books of devices, of
+// shares and a session, and nothing that leads back here. Nobody waits, and no worker, peer or
+// hypervisor is asked, while it is held.
 #pragma once
 
 #include <functional>

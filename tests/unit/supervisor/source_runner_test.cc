@@ -89,7 +89,7 @@ TEST_F(SourceDriverTest, AMoveThatEndsIsShownAsNoRetry) {
     });
     SessionTable sessions;
     MoveRecords records(folder_, "hosta");
-    HostStatus status("hosta", 0, sessions, devices, records);
+    HostStatus status("hosta", sessions, devices, records);
     std::promise<control::SessionStatus> told;
     SourceHooks hooks;
     hooks.alert = [](engine::AlertKind, const Error&) {};
