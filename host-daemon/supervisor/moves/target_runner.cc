@@ -250,10 +250,20 @@ void TargetRunner::reserve(const engine::SessionNeeds& needs, engine::Seed seed)
         feed(target_event::ReserveFailed{reserved.error()});
         return;
     }
-    if (const auto migration = status().migration) {
+    open_bulk();
+    feed(target_event::Reserved{});
+}
+
+void TargetRunner::open_bulk() {
+    std::optional<engine::MigrationId> migration;
+    {
+        const MutexLock lock(mutex_);
+        migration = bulk_of_ == status_.migration ? std::nullopt : status_.migration;
+        bulk_of_ = status_.migration;
+    }
+    if (migration) {
         hooks_.open_bulk(*migration);
     }
-    feed(target_event::Reserved{});
 }
 
 void TargetRunner::tell_of_round(engine::RoundGate::Verdict verdict, std::uint64_t round,
@@ -266,6 +276,7 @@ void TargetRunner::tell_of_round(engine::RoundGate::Verdict verdict, std::uint64
 }
 
 void TargetRunner::await_round(std::uint64_t round, std::uint64_t batch_count) {
+    open_bulk();  // After a restart with the complete state, which has turned out to be void.
     const auto verdict = [&] {
         const MutexLock lock(mutex_);
         return gate_.await(round, batch_count);

@@ -69,6 +69,8 @@ private:
     /// Carries actions out: one overload of its operator() for each kind.
     struct Carrier;
     void reserve(const engine::SessionNeeds& needs, engine::Seed seed);
+    /// Once for a migration.
+    void open_bulk();
     void await_round(std::uint64_t round, std::uint64_t batch_count);
     void order_apply(engine::FreezeToken token, std::vector<engine::FinalPart> parts);
     void apply_complete(engine::FreezeToken token, std::vector<engine::FinalPart> parts);
@@ -99,6 +101,7 @@ private:
     const std::unique_ptr<Condition> batches_changed_;
     engine::RoundGate gate_ GANTRY_GUARDED_BY(mutex_);
     std::optional<engine::FreezeToken> applying_ GANTRY_GUARDED_BY(mutex_);
+    std::optional<engine::MigrationId> bulk_of_ GANTRY_GUARDED_BY(mutex_);  ///< With streams.
     bool is_preparing_ GANTRY_GUARDED_BY(mutex_) = false;  ///< One graph at a time.
     engine::Seed seed_ GANTRY_GUARDED_BY(mutex_);
     TargetStatus status_ GANTRY_GUARDED_BY(mutex_);
