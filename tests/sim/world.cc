@@ -52,7 +52,7 @@ World::World(const Options& given, std::unique_ptr<Carriers> carried_by)
     settings.arrival_deadline = Duration{60'000'000};
     settings.rounds_max = 8;
     settings.hook_hold_max = Duration{12'000'000};
-    if (bounds.chance(0.25)) {  // A guest that writes faster than the link carries it.
+    if (bounds.chance(0.35)) {  // A guest that writes faster than the link carries it.
         settings.downtime_target = Duration{65'000};
         settings.downtime_max = Duration{bounds.between(70'000, 130'000)};
     }
