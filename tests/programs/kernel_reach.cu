@@ -204,6 +204,7 @@ static void attempt(const char* what, const char* name) {
         if (strcmp(name, "device") == 0) {
             CHECK(cudaMalloc(&memory, bytes));
             CHECK(cudaFree(memory));
+            CHECK(cudaDeviceSynchronize());  // A worker gives memory back once the device is idle.
         } else if (strcmp(name, "pinned") == 0) {
             CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped));
             CHECK(cudaFreeHost(memory));
@@ -231,6 +232,7 @@ static void attempt(const char* what, const char* name) {
         cudaTextureObject_t texture = 0;
         CHECK(cudaCreateTextureObject(&texture, &resource, &description, NULL));
         CHECK(cudaFree(memory));
+        CHECK(cudaDeviceSynchronize());
         sample<<<1, 1>>>(texture, out);
         expect_refusal();
     }
