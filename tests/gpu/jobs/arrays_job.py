@@ -7,19 +7,12 @@ import cupyx.scipy.sparse
 import cycles
 import numpy as np
 
-PARTS = {}
-
-
-def part(make):
-    PARTS[make.__name__] = make
-    return make
-
 
 def data(*shape, seed=0, kind=np.float32):
     return cp.asarray(np.random.default_rng(seed).standard_normal(shape).astype(kind))
 
 
-@part
+@cycles.part
 def elementwise():
     x = data(3000)
 
@@ -30,7 +23,7 @@ def elementwise():
     return step
 
 
-@part
+@cycles.part
 def own_kernels():
     raw = cp.RawKernel(r"""extern "C" __global__ void mix(float* x, const float* y, int n) {
         int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -45,7 +38,7 @@ def own_kernels():
     return step
 
 
-@part
+@cycles.part
 def modules():
     def step():
         module = cp.RawModule(code=r"""__constant__ float scale[4]; __device__ int seen;
@@ -60,7 +53,7 @@ def modules():
     return step
 
 
-@part
+@cycles.part
 def products():
     a, b = data(300, 200), data(200, 300, seed=1)
 
@@ -71,7 +64,7 @@ def products():
     return step
 
 
-@part
+@cycles.part
 def linalg():
     a = data(80, 80, kind=np.float64)
 
@@ -85,7 +78,7 @@ def linalg():
     return step
 
 
-@part
+@cycles.part
 def fft():
     x = data(60, 128, kind=np.float64)
 
@@ -96,7 +89,7 @@ def fft():
     return step
 
 
-@part
+@cycles.part
 def sparse():
     chosen = np.random.default_rng(3)
     rows = cupyx.scipy.sparse.csr_matrix(
@@ -110,7 +103,7 @@ def sparse():
     return step
 
 
-@part
+@cycles.part
 def random_numbers():
     generator = cp.random.default_rng(5)
     cp.random.seed(9)
@@ -121,7 +114,7 @@ def random_numbers():
     return step
 
 
-@part
+@cycles.part
 def streams_and_graphs():
     side = cp.cuda.Stream(non_blocking=True)
     x = data(4000)
@@ -143,4 +136,5 @@ def streams_and_graphs():
 
 
 if __name__ == "__main__":
-    cycles.main(PARTS, lambda one: one.get() if isinstance(one, cp.ndarray) else np.asarray(one))
+    cycles.main(cycles.PARTS,
+                lambda one: one.get() if isinstance(one, cp.ndarray) else np.asarray(one))

@@ -11,6 +11,13 @@ import argparse
 import hashlib
 import pathlib
 
+PARTS = {}  # Name to a function that makes a part.
+
+
+def part(make):
+    PARTS[make.__name__] = make
+    return make
+
 
 def digest(results):
     """Of the bits of arrays: anything that numpy() or memory views can reach, in order."""

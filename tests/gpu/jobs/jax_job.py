@@ -9,13 +9,6 @@ import numpy as np
 import optax
 from jax import lax
 
-PARTS = {}
-
-
-def part(make):
-    PARTS[make.__name__] = make
-    return make
-
 
 def data(*shape, seed=0, kind=np.float32):
     return np.random.default_rng(seed).standard_normal(shape).astype(kind)
@@ -35,32 +28,32 @@ def pure(function, *arguments, compiled=True):
     return step
 
 
-@part
+@cycles.part
 def elementwise():
     return pure(lambda x: jnp.tanh(x) * 1.01 + jnp.sin(x) ** 2 - jnp.exp(-x * x), data(700, 333))
 
 
-@part
+@cycles.part
 def reductions():
     return pure(lambda x: (x.sum(0), x.max(1), x.mean(), x.std(), jnp.argmin(x, 1),
                            jnp.cumsum(x, 1)), data(257, 511))
 
 
-@part
+@cycles.part
 def vmap_of_grad():
     loss = lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2)
     return pure(lambda w, x: (w - 0.01 * jax.vmap(jax.grad(loss), (None, 0))(w, x).mean(0),),
                 data(64, 32), data(16, 8, 64, seed=1))
 
 
-@part
+@cycles.part
 def scan_of_a_cell():
     def run(h, w, xs):
         return lax.scan(lambda h, x: ((h := jnp.tanh(h @ w + x)), h.sum()), h, xs)
     return pure(run, data(8, 96), data(96, 96, seed=1) * 0.1, data(50, 8, 96, seed=2))
 
 
-@part
+@cycles.part
 def while_loop():
     def run(x):
         done = lambda s: (s[1] < 60) & (jnp.abs(s[0] * s[0] - x).max() > 1e-6)
@@ -69,7 +62,7 @@ def while_loop():
     return pure(run, np.abs(data(1000)) + 0.5)
 
 
-@part
+@cycles.part
 def cond_and_switch():
     def run(x, k):
         y = lax.cond(x.sum() > 0, lambda v: v * 0.9 - 1, lambda v: v * 1.1 + 1, x)
@@ -77,32 +70,32 @@ def cond_and_switch():
     return pure(run, data(500), np.int32(1))
 
 
-@part
+@cycles.part
 def fori_loop():
     return pure(lambda x: lax.fori_loop(0, 37, lambda i, v: v * 0.99 + jnp.roll(v, i) * 0.01, x),
                 data(4096))
 
 
-@part
+@cycles.part
 def sorts():
     return pure(lambda x: (jnp.sort(x, axis=-1), jnp.argsort(x[0]), lax.top_k(x, 7)[1],
                            jnp.median(x, axis=1)), data(33, 2000))
 
 
-@part
+@cycles.part
 def searches():
     return pure(lambda x: (jnp.searchsorted(jnp.sort(x), x), jnp.unique(jnp.round(x), size=20),
                            jnp.bincount((jnp.abs(x) * 10).astype(jnp.int32), length=50)),
                 data(5000))
 
 
-@part
+@cycles.part
 def convolution_1d():
     return pure(lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME"),
                 data(4, 16, 512), data(16, 16, 5, seed=1) * 0.1)
 
 
-@part
+@cycles.part
 def convolution_2d():
     def run(x, k):
         y = lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO",
@@ -112,7 +105,7 @@ def convolution_2d():
     return pure(run, data(8, 32, 32, 16), data(3, 3, 16, 16, seed=1) * 0.1)
 
 
-@part
+@cycles.part
 def convolution_backward():
     def loss(k, x):
         return jnp.sum(lax.conv_transpose(x, k, (2, 2), "SAME") ** 2)
@@ -120,7 +113,7 @@ def convolution_backward():
                 data(4, 16, 16, 8, seed=1))
 
 
-@part
+@cycles.part
 def fourier():
     def run(x):
         spectrum = jnp.fft.fft(x)
@@ -129,7 +122,7 @@ def fourier():
     return pure(run, data(64, 729))
 
 
-@part
+@cycles.part
 def cholesky():
     def run(a, b):
         spd = a @ a.T / 128 + jnp.eye(128)
@@ -138,7 +131,7 @@ def cholesky():
     return pure(run, data(128, 128), data(128, 5, seed=1))
 
 
-@part
+@cycles.part
 def qr_and_lu():
     def run(a, b):
         q, r = jnp.linalg.qr(a)
@@ -146,27 +139,27 @@ def qr_and_lu():
     return pure(run, data(96, 96), data(96, 7, seed=1))
 
 
-@part
+@cycles.part
 def eigenvalues():
     return pure(lambda a: (jnp.linalg.eigh(a + a.T)[0], jnp.linalg.svd(a, compute_uv=False),
                            jnp.linalg.norm(a, 2)), data(64, 64))
 
 
-@part
+@cycles.part
 def triangular():
     return pure(lambda b, a: jax.scipy.linalg.solve_triangular(jnp.tril(a) + 10 * jnp.eye(200), b,
                                                                lower=True) * 10,
                 data(200, 31), data(200, 200, seed=1))
 
 
-@part
+@cycles.part
 def products():
     return pure(lambda a, b: (a @ b * 0.05, jnp.dot(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)),
                               jnp.einsum("ij,kj->ik", a, b), a.astype(jnp.float16) @
                               b.astype(jnp.float16)), data(384, 384), data(384, 384, seed=1))
 
 
-@part
+@cycles.part
 def batched_products():
     return pure(lambda a, b: (jnp.einsum("bhqd,bhkd->bhqk", a, b),
                               jnp.matmul(a.astype(jnp.bfloat16), jnp.swapaxes(b, -1, -2)
@@ -174,20 +167,20 @@ def batched_products():
                 data(2, 4, 65, 32), data(2, 4, 33, 32, seed=1))
 
 
-@part
+@cycles.part
 def int_products():
     return pure(lambda a: lax.dot(a, a, preferred_element_type=jnp.int32),
                 (data(256, 256) * 20).astype(np.int8))
 
 
-@part
+@cycles.part
 def segments():
     ids = np.random.default_rng(3).integers(0, 40, 3000)
     return pure(lambda x: (jax.ops.segment_max(x, ids, 40), x[ids], x.at[ids[:40]].set(0.5)),
                 data(3000))
 
 
-@part
+@cycles.part
 def random_numbers():
     def run(key):
         key, a, b, c, d = jax.random.split(key, 5)
@@ -196,19 +189,19 @@ def random_numbers():
     return pure(run, jax.random.PRNGKey(7))
 
 
-@part
+@cycles.part
 def pmap_on_one_device():
     run = jax.pmap(lambda x: lax.psum(jnp.tanh(x), "i") * 0.99, axis_name="i")
     return pure(run, data(jax.local_device_count(), 64, 64), compiled=False)
 
 
-@part
+@cycles.part
 def associative_scan():
     return pure(lambda x: (lax.associative_scan(jnp.maximum, x, axis=1),
                            lax.cumprod(1 + x * 1e-3, axis=0)), data(40, 1000))
 
 
-@part
+@cycles.part
 def own_derivative():
     @jax.custom_vjp
     def clipped(x):
@@ -217,14 +210,14 @@ def own_derivative():
     return pure(lambda x: x - 0.1 * jax.grad(lambda v: clipped(v).sum())(x), data(999))
 
 
-@part
+@cycles.part
 def hessian():
     f = lambda x: jnp.sum(jnp.sin(x) * x ** 3)
     return pure(lambda x: (x - 0.001 * jax.grad(f)(x), jax.hessian(f)(x),
                            jax.jvp(f, (x,), (jnp.ones_like(x),))[1]), data(48))
 
 
-@part
+@cycles.part
 def rematerialised():
     def loss(w, x):
         layer = jax.checkpoint(lambda v: jnp.tanh(v @ w))
@@ -233,7 +226,7 @@ def rematerialised():
                 data(32, 80, seed=1))
 
 
-@part
+@cycles.part
 def donated():
     run = jax.jit(lambda x: x * 0.5 + 1, donate_argnums=0)
     state = [jnp.asarray(data(512, 512))]
@@ -244,7 +237,7 @@ def donated():
     return step
 
 
-@part
+@cycles.part
 def call_to_the_host():
     def run(x):
         back = jax.pure_callback(lambda v: np.sort(np.asarray(v)), jax.ShapeDtypeStruct(
@@ -253,7 +246,7 @@ def call_to_the_host():
     return pure(run, data(300))
 
 
-@part
+@cycles.part
 def many_small():
     state = [jnp.asarray(data(17))]
 
@@ -264,7 +257,7 @@ def many_small():
     return step
 
 
-@part
+@cycles.part
 def attention():
     def run(q, k, v):
         out = jax.nn.dot_product_attention(q, k, v, is_causal=True)
@@ -272,7 +265,7 @@ def attention():
     return pure(run, *(data(2, 128, 4, 64, seed=s) for s in range(3)))
 
 
-@part
+@cycles.part
 def attention_bf16():
     def run(q, k, v):
         return q + jax.nn.dot_product_attention(q, k, v).astype(q.dtype)
@@ -320,17 +313,17 @@ LABELS = np.random.default_rng(5).integers(0, 10, 32)
 cross_entropy = lambda out: optax.softmax_cross_entropy_with_integer_labels(out, LABELS).mean()
 
 
-@part
+@cycles.part
 def flax_perceptron_adam():
     return trained(Perceptron(), optax.adam(1e-3), cross_entropy, data(32, 60))
 
 
-@part
+@cycles.part
 def flax_convolutions_adamw():
     return trained(Convolutions(), optax.adamw(1e-3), cross_entropy, data(32, 16, 16, 3))
 
 
-@part
+@cycles.part
 def flax_recurrent_sgd():
     schedule = optax.cosine_decay_schedule(0.05, 200)
     return trained(Recurrent(), optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(
@@ -338,4 +331,4 @@ def flax_recurrent_sgd():
 
 
 if __name__ == "__main__":
-    cycles.main(PARTS, np.asarray)
+    cycles.main(cycles.PARTS, np.asarray)

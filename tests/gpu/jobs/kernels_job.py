@@ -15,19 +15,12 @@ from numba import float32  # noqa: E402
 from numba.cuda.random import (  # noqa: E402
     create_xoroshiro128p_states, xoroshiro128p_normal_float32)
 
-PARTS = {}
-
-
-def part(make):
-    PARTS[make.__name__] = make
-    return make
-
 
 def data(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@part
+@cycles.part
 def numba_tiles():
     @nc.jit
     def multiply(a, b, c):
@@ -56,7 +49,7 @@ def numba_tiles():
     return step
 
 
-@part
+@cycles.part
 def numba_atomics():
     @nc.jit
     def count(values, bins, top):
@@ -73,7 +66,7 @@ def numba_atomics():
     return step
 
 
-@part
+@cycles.part
 def numba_random():
     @nc.jit
     def draw(states, out):
@@ -88,7 +81,7 @@ def numba_random():
     return step
 
 
-@part
+@cycles.part
 def numba_reduction():
     total = nc.reduce(lambda a, b: a + b)
     x = nc.to_device((data(4096) * 100).astype(np.int64))
@@ -116,7 +109,7 @@ def product(a, b, c, n, TILE: tl.constexpr):
     tl.store(c + i[:, None] * n + j[None, :], total.to(c.dtype.element_ty))
 
 
-@part
+@cycles.part
 def triton_softmax():
     x = torch.from_numpy(data(200, 781)).cuda()
     out = torch.empty_like(x)
@@ -128,7 +121,7 @@ def triton_softmax():
     return step
 
 
-@part
+@cycles.part
 def triton_products():
     def one(kind, tile):
         a, b = (torch.from_numpy(data(256, 256, seed=s)).cuda().to(kind) for s in (1, 2))
@@ -149,4 +142,4 @@ def to_host(one):
 
 
 if __name__ == "__main__":
-    cycles.main(PARTS, to_host)
+    cycles.main(cycles.PARTS, to_host)
