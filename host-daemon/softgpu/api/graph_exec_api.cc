@@ -1,4 +1,5 @@
 // Executable graphs: instantiation, launch, update.
+#include <array>
 #include <cstring>
 
 #include "host-daemon/softgpu/api/graph_common.h"
@@ -6,6 +7,7 @@
 #include "host-daemon/softgpu/core/thread_state.h"
 #include "host-daemon/softgpu/graph/capture.h"
 #include "host-daemon/softgpu/graph/make_operation.h"
+#include "host-daemon/softgpu/memory/map.h"
 #include "host-daemon/softgpu/streams/enqueue.h"
 #include "host-daemon/softgpu/streams/stream.h"
 #include "proto/cuda/gen/impl.h"
@@ -76,13 +78,51 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags)
     return CUDA_SUCCESS;
 }
 
+/// As NVIDIA's driver sees it (580.159): mapped memory and that of pools has no context.
+bool has_context(std::uint64_t address) {
+    const auto range = softgpu::MemoryMap::instance().find(address);
+    return !range || (range->kind != softgpu::MemoryKind::kMapped &&
+                      range->kind != softgpu::MemoryKind::kPooled);
+}
+
+/// The ends of a copy that are addresses, each an address or 0, and a memset's target.
+std::array<CUdeviceptr, 2> addresses_of(const softgpu::Operation& operation) {
+    const auto address = [](CUmemorytype type, CUdeviceptr value) {
+        return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? value : 0;
+    };
+    if (operation.type() == CU_GRAPH_NODE_TYPE_MEMCPY) {
+        const auto& params = static_cast<const softgpu::CopyOperation&>(operation).params;
+        return {address(params.srcMemoryType, params.srcDevice),
+                address(params.dstMemoryType, params.dstDevice)};
+    }
+    if (operation.type() == CU_GRAPH_NODE_TYPE_MEMSET) {
+        return {static_cast<const softgpu::MemsetOperation&>(operation).params.dst, 0};
+    }
+    return {0, 0};
+}
+
+/// A copy or memset of an exec cannot change from memory with a context to such without one, nor
+/// the other way.
+bool is_of_same_kind(const softgpu::Operation& now, const softgpu::Operation& wanted) {
+    const auto old_ends = addresses_of(now);
+    const auto new_ends = addresses_of(wanted);
+    for (std::size_t i = 0; i < old_ends.size(); ++i) {
+        if (old_ends[i] != 0 && new_ends[i] != 0 &&
+            has_context(old_ends[i]) != has_context(new_ends[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /// Puts a new operation into the step of a node, if it fits.
 CUresult set_step(CUgraphExec exec_handle, CUgraphNode node, const OperationPtr& operation) {
     const auto exec = softgpu::find<GraphExec>(exec_handle);
     GANTRY_REFUSE_IF(exec == nullptr, CUDA_ERROR_INVALID_VALUE);
     const std::lock_guard lock(exec->mutex);
     ExecStep* step = exec->step_of(node);
-    GANTRY_REFUSE_IF(step == nullptr || step->operation->type() != operation->type(),
+    GANTRY_REFUSE_IF(step == nullptr || step->operation->type() != operation->type() ||
+                         !is_of_same_kind(*step->operation, *operation),
                      CUDA_ERROR_INVALID_VALUE);
     step->operation = operation;
     return CUDA_SUCCESS;

@@ -306,16 +306,14 @@ std::vector<ExecStep>& GraphExec::writable() {
 
 CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
                       const std::shared_ptr<Stream>& stream) {
-    std::shared_ptr<const std::vector<ExecStep>> steps;
-    std::shared_ptr<const Graph> source;
-    {
-        const std::lock_guard lock(exec->mutex);
-        steps = exec->steps;
-        source = exec->source;
-        exec->is_launched = true;
-    }
+    const std::lock_guard lock(exec->mutex);
+    const std::shared_ptr<const std::vector<ExecStep>> steps = exec->steps;
+    exec->is_launched = true;
     std::map<const ExecStep*, std::shared_ptr<EventMark>> marks;
     std::vector<StreamPoint> needs;
+    if (exec->last_launch.stream != nullptr && exec->last_launch.stream != stream) {
+        needs.push_back(exec->last_launch);  // Whatever their streams, launches come in order.
+    }
     for (const ExecStep& step : *steps) {
         if (!step.enabled) {
             continue;
@@ -330,7 +328,8 @@ CUresult launch_graph(const std::shared_ptr<GraphExec>& exec,
         }
     }
     const StreamPoint point = Scheduler::instance().submit(
-        stream, std::make_unique<GraphLaunch>(steps, marks, std::move(source)), std::move(needs));
+        stream, std::make_unique<GraphLaunch>(steps, marks, exec->source), std::move(needs));
+    exec->last_launch = point;
     for (const auto& [step, mark] : marks) {
         mark->point = point;
         static_cast<const EventOperation&>(*step->operation).event->set_mark(mark);

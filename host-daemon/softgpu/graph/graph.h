@@ -144,6 +144,7 @@ public:
     std::mutex mutex;
     std::shared_ptr<std::vector<ExecStep>> steps;
     bool is_launched = false;  ///< With these steps: a launch may hold them still.
+    StreamPoint last_launch;   ///< Of the newest launch; without a stream: none yet.
     unsigned long long flags = 0;
     /// What it was made from, changed with `mutex` and a GraphLock: becomes a child node when
     /// captured. Of a conditional graph it has the user objects and no nodes.
