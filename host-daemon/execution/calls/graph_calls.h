@@ -72,6 +72,11 @@ inline CUresult name_nodes(Call& call, std::uint64_t owner, std::span<const CUgr
     return CUDA_SUCCESS;
 }
 
+/// A copy of an exec whose change the driver has refused, because one of its ends would be memory
+/// of another kind: see calls/graph_again.cc. CUDA_ERROR_INVALID_VALUE when that is not why.
+CUresult set_copy_again(Call& call, std::uint64_t exec, CUgraphNode native,
+                        const CUDA_MEMCPY3D_v2& wanted);
+
 inline void note_configured(Call& call, HandleKind kind, std::uint64_t handle,
                             std::span<const std::byte> trailing) {
     call.configured(kind, handle, Recipe{call.op(), call.args(), trailing});

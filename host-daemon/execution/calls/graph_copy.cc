@@ -247,6 +247,9 @@ CUresult on_cuGraphExecMemcpyNodeSetParams(CallContext& context,
         if (result == CUDA_SUCCESS) {
             result = api.cuGraphExecMemcpyNodeSetParams(exec, native, &copy,
                                                         call.process().device.context());
+            if (result == CUDA_ERROR_INVALID_VALUE) {
+                result = set_copy_again(call, node.graph, native, copy);
+            }
             if (result != CUDA_SUCCESS) {
                 log_limited(
                     "the driver refuses (%d) that a graph's copy is from %llx to %llx now, "

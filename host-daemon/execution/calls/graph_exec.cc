@@ -110,11 +110,27 @@ CUresult on_cuGraphExecUpdate_v2(CallContext& context,
 
 namespace {
 
+/// A launch of an exec comes after its newest one, whatever their streams; the driver cannot know
+/// that where the exec was made again between them.
+void await_last_launch(Call& call, const wire::cuGraphLaunch_call& launch) {
+    const CUevent end = call.process().graphs.book.launches(launch.hGraph, launch.hStream);
+    CUstream stream = nullptr;
+    if (__builtin_expect(end != nullptr, 0)) {
+        if (call.stream(launch.hStream, &stream) == CUDA_SUCCESS) {
+            call.api().cuStreamWaitEvent(stream, end, 0);
+        }
+        call.api().cuEventDestroy_v2(end);
+    }
+}
+
 /// A whole graph is one launch to the gate.
 CUresult launch_graph(CallContext& context, const wire::cuGraphLaunch_call& launch,
                       std::span<const std::byte> trailing, Reply& reply) {
-    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
     Call& call = as_call(context);
+    if (!call.process().graphs.captures.any()) {
+        await_last_launch(call, launch);
+    }
+    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
     CUstream stream = nullptr;
     if (!call.process().launch_gate.is_open() && !call.process().graphs.captures.any() &&
         call.stream(launch.hStream, &stream) == CUDA_SUCCESS) {

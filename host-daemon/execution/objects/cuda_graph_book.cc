@@ -1,6 +1,7 @@
 #include "host-daemon/execution/objects/cuda_graph_book.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/cuda/gen/opcodes.h"
 
@@ -18,8 +19,15 @@ CudaGraphBook::~CudaGraphBook() {
 void CudaGraphBook::destroy_all(Exec& exec) {
     destroy(exec.made_from);
     destroy(exec.updated_from);
+    destroy(exec.starts_after);
     for (const auto& [node, child] : exec.children) {
         destroy(child);
+    }
+}
+
+void CudaGraphBook::destroy(CUevent event) {
+    if (event != nullptr) {
+        device_.api().cuEventDestroy_v2(event);
     }
 }
 
@@ -128,20 +136,24 @@ void CudaGraphBook::updated(std::uint64_t handle, CUgraph graph) {
     });
 }
 
-CUgraphNode CudaGraphBook::twin_of(const Exec& exec, CUgraphNode node) const {
-    if (exec.made_again) {
-        const auto twin = exec.twins.find(node);
-        return twin != exec.twins.end() ? twin->second : nullptr;
-    }
-    if (exec.described != nullptr) {
-        const auto& nodes = exec.described->nodes;
-        return std::find(nodes.begin(), nodes.end(), node) != nodes.end() ? node : nullptr;
-    }
+CUgraphNode CudaGraphBook::in_clone_of(const Exec& exec, CUgraphNode node) const {
     CUgraphNode twin = nullptr;
     return exec.made_from != nullptr && device_.api().cuGraphNodeFindInClone != nullptr &&
                    device_.api().cuGraphNodeFindInClone(&twin, node, exec.made_from) == CUDA_SUCCESS
                ? twin
                : nullptr;
+}
+
+CUgraphNode CudaGraphBook::twin_of(const Exec& exec, CUgraphNode node) const {
+    if (exec.made_again) {
+        const auto twin = exec.twins.find(node);
+        return twin != exec.twins.end() ? twin->second : in_clone_of(exec, node);
+    }
+    if (exec.described != nullptr) {
+        const auto& nodes = exec.described->nodes;
+        return std::find(nodes.begin(), nodes.end(), node) != nodes.end() ? node : nullptr;
+    }
+    return in_clone_of(exec, node);
 }
 
 void CudaGraphBook::changed(std::uint64_t handle, CUgraphNode node, RecordedCommand command) {
@@ -287,11 +299,44 @@ std::optional<CudaGraphBook::Exec> CudaGraphBook::find(std::uint64_t handle) con
 CUgraphNode CudaGraphBook::node_in(std::uint64_t handle, CUgraphNode node) const {
     MutexLock lock(mutex_);
     const auto exec = execs_.find(handle);
-    if (exec == execs_.end() || !exec->second.made_again) {
-        return node;
+    return exec == execs_.end() || !exec->second.made_again ? node : twin_of(exec->second, node);
+}
+
+CUgraphNode CudaGraphBook::in_clone(std::uint64_t handle, CUgraphNode node) const {
+    MutexLock lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return nullptr;
     }
-    const auto twin = exec->second.twins.find(node);
-    return twin == exec->second.twins.end() ? nullptr : twin->second;
+    return exec->second.made_again ? node : in_clone_of(exec->second, node);
+}
+
+void CudaGraphBook::made_again(std::uint64_t handle, CUevent starts_after) {
+    MutexLock lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return;
+    }
+    exec->second.made_again = exec->second.described == nullptr;
+    if (starts_after != nullptr) {
+        destroy(std::exchange(exec->second.starts_after, starts_after));
+    }
+}
+
+CUevent CudaGraphBook::launches(std::uint64_t handle, std::uint64_t stream) {
+    MutexLock lock(mutex_);
+    const auto exec = execs_.find(handle);
+    if (exec == execs_.end()) {
+        return nullptr;
+    }
+    exec->second.launched_in = stream;
+    return std::exchange(exec->second.starts_after, nullptr);
+}
+
+std::optional<std::uint64_t> CudaGraphBook::last_launch(std::uint64_t handle) const {
+    MutexLock lock(mutex_);
+    const auto exec = execs_.find(handle);
+    return exec == execs_.end() ? std::nullopt : exec->second.launched_in;
 }
 
 }  // namespace gantry::worker

@@ -5,8 +5,8 @@
 // newest command of each kind that changed one of its nodes. Nothing is copied to the host until a
 // snapshot reads the clones (state/cuda_graphs/cuda_graph_content.h).
 //
-// An exec that was made again comes from its clone, not from the guest's graph; `twins` leads from
-// the nodes of the guest's graph to those the exec knows.
+// An exec that was made again, by a restore or because a node of it changed to memory of another
+// kind (calls/graph_again.cc), comes from its clone and knows the nodes of that.
 //
 // A graph with conditional nodes cannot be cloned. It is described when it is instantiated (by
 // `describe`, which the state of a move provides), and has one exec at a time; its own nodes stand
@@ -59,8 +59,10 @@ public:
         std::shared_ptr<const Description> described;  ///< In place of `made_from`.
         CUgraph updated_from = nullptr;                ///< Null: never updated as a whole.
         bool update_lost = false;  ///< The graph of the last update could not be cloned.
-        bool made_again = false;   ///< From `made_from` itself: `twins` counts.
-        Nodes twins;
+        bool made_again = false;   ///< From `made_from` itself: its nodes count.
+        Nodes twins;               ///< Of a restored one, whose guest's nodes are of another graph.
+        std::optional<std::uint64_t> launched_in;  ///< The guest's stream, of the newest launch.
+        CUevent starts_after = nullptr;            ///< What its next launch has to wait for.
         GraphMemory memory;
         /// By op and node of `made_from`.
         std::map<std::pair<std::uint16_t, CUgraphNode>, RecordedCommand> changes;
@@ -87,10 +89,19 @@ public:
     /// Its child graph at `node`, as the driver has it in the exec, is like `child` now.
     void replaced_child(std::uint64_t exec, CUgraphNode node, CUgraph child);
     void remove(std::uint64_t exec);
+    /// The driver's exec is now one that was made from its clone. Its first launch waits for
+    /// `starts_after`, which may be null.
+    void made_again(std::uint64_t exec, CUevent starts_after);
+    /// The exec is launched into this stream of the guest's; what the stream has to wait for first
+    /// and the caller destroys, or null.
+    [[nodiscard]] CUevent launches(std::uint64_t exec, std::uint64_t stream);
+    [[nodiscard]] std::optional<std::uint64_t> last_launch(std::uint64_t exec) const;
 
     [[nodiscard]] std::optional<Exec> find(std::uint64_t exec) const;
     /// What the driver calls this node of the guest's graph where the exec is meant.
     [[nodiscard]] CUgraphNode node_in(std::uint64_t exec, CUgraphNode node) const;
+    /// The node of `made_from` for one that node_in() gave; null when there is none.
+    [[nodiscard]] CUgraphNode in_clone(std::uint64_t exec, CUgraphNode node) const;
 
     /// Events that a launch of the exec records (child graphs included).
     std::vector<CUevent> recorded_events(std::uint64_t exec);
@@ -128,8 +139,10 @@ private:
     CUgraph clone(CUgraph graph);
     void destroy_all(Exec& exec);
     void destroy(CUgraph graph);
+    void destroy(CUevent event);
     void find_records(CUgraph graph, std::vector<CUevent>* events) const;
     [[nodiscard]] CUgraphNode twin_of(const Exec& exec, CUgraphNode node) const;
+    [[nodiscard]] CUgraphNode in_clone_of(const Exec& exec, CUgraphNode node) const;
 
     Device& device_;
     UserObjectBook& user_objects_;
