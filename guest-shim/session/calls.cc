@@ -8,6 +8,7 @@
 #include "guest-shim/session/base/spin.h"
 #include "guest-shim/session/base/trace.h"
 #include "guest-shim/session/connection.h"
+#include "guest-shim/session/profile.h"
 
 namespace gantry::session {
 
@@ -47,6 +48,7 @@ CUresult reserve_on(std::uint16_t op, std::uint32_t lane, std::uint32_t args_byt
         wire::max_record_bytes(ring.ring_bytes())) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    const ProfiledWait profiled_wait;
     wire::Backoff backoff;
     if (g_connection.cpus < kCpusToSpin) {
         backoff.stop_spinning();  // A full ring is work for longer than that, of other threads.
@@ -185,10 +187,12 @@ bool confirm(std::uint32_t lane, std::uint64_t expected, const Exchange& exchang
 /// Waits for a lane's answer and makes sure that it will survive a migration.
 bool await_answer(std::uint32_t lane, std::uint64_t expected, const Exchange& exchange) noexcept {
     const wire::ReplyPage& reply = g_connection.replies[lane];
+    ProfiledWait profiled_wait;
     for (;;) {
         if (!wait_for(reply.seq, expected, lane)) {
             return false;
         }
+        profiled_wait.device(static_cast<std::uint64_t>(reply.device_wait_ns));
         const std::uint32_t announce = g_connection.host->announce.load(std::memory_order_acquire);
         if (__builtin_expect((announce & 1) == 0, 1)) {
             return true;

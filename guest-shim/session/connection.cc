@@ -30,6 +30,7 @@ void after_fork_in_child() {
     if (state != State::kReady && state != State::kBroken && !g_start_mutex.is_held()) {
         return;
     }
+    follow_profile_word(nullptr);
     g_gate.state.store(State::kForked, std::memory_order_release);
     if (g_connection.attachment.link_fd >= 0) {
         close(g_connection.attachment.link_fd);
@@ -207,12 +208,14 @@ CUresult start() noexcept {
         }
         return g_start_result;
     }
+    follow_profile_word(&g_connection.host->profile);
     g_gate.state.store(State::kReady, std::memory_order_release);
     return CUDA_SUCCESS;
 }
 
 void end() noexcept {
     const State state = g_gate.state.load(std::memory_order_acquire);
+    follow_profile_word(nullptr);
     if (state == State::kReady) {
         post_control(wire::ControlOp::kGoodbye, nullptr, 0, nullptr, 0);
     }

@@ -139,6 +139,10 @@ inline void touch_page(void* page) noexcept {
 void touch_pinned() noexcept;
 void attach_pinned(std::byte* base, std::uint64_t bytes) noexcept;
 
+/// From now on the host says there what to note of the process's operations; null: nothing
+/// (profile.cc).
+void follow_profile_word(const std::atomic<std::uint32_t>* word) noexcept;
+
 /// The hash of the API table this shim was built from.
 std::uint64_t table_hash() noexcept;
 

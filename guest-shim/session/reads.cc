@@ -7,6 +7,7 @@
 #include "guest-shim/session/base/trace.h"
 #include "guest-shim/session/copy.h"
 #include "guest-shim/session/crew.h"
+#include "guest-shim/session/profile.h"
 
 namespace gantry::session {
 namespace {
@@ -94,8 +95,10 @@ bool shows_reads() noexcept {
 /// Spins for the slice's end: what was queued before the copy may take a while.
 bool comes_in_time(const Copy& copy, const std::atomic<std::uint64_t>& word,
                    std::uint64_t ended) noexcept {
+    ProfiledWait profiled_wait;
     for (std::uint64_t spun = 0; spun < kEndPatienceNs; spun += kEndLookNs) {
         if (spin_for(word, ended, kEndLookNs)) {
+            profiled_wait.device(kWholeWait);
             return true;
         }
         if (g_connection.cpus < kCpusToSpin || !copy.is_unannounced() || !shows_reads()) {

@@ -154,6 +154,8 @@ CUresult stage_image(std::uint64_t image_id, std::uint64_t total_bytes, std::uin
 
 // ---- threads ------------------------------------------------------------------------------------
 
+struct ProfiledThread;
+
 /// A thread's current-context stack; the top travels with each of its commands.
 struct Thread {
     std::uint32_t lane;
@@ -169,6 +171,7 @@ struct Thread {
     std::uint64_t synced_end;    ///< The same of the last one that waited for synced_stream ...
     std::uint64_t synced_stream;
     std::uint64_t synced_context;  ///< ... in this context; synced_end 0: none did.
+    ProfiledThread* profile;       ///< Null: nothing was noted of it (profile.h).
 };
 
 /// The calling thread's state, made at first use; null when memory is out.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "guest-shim/session/connection.h"
+#include "guest-shim/session/profile.h"
 
 namespace gantry::session {
 namespace {
@@ -47,6 +48,7 @@ std::uint32_t acquire_lane(std::uint32_t* flags) {
 
 void destroy_thread(void* value) {
     auto* state = static_cast<Thread*>(value);
+    end_profile(state);
     t_thread = nullptr;
     release_lane(state->lane);
     std::free(state->contexts);

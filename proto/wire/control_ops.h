@@ -29,6 +29,7 @@ enum class ControlOp : std::uint16_t {
     kReadToBulk = 15,     ///< BulkCopyCall: from the device to the bulk area. Async.
     kLookAtBulk = 16,     ///< LookAtBulkCall. Async: shows a kWriteFromBulk that has ended.
     kFindMemory = 17,     ///< FindMemoryCall -> empty: it is device memory, or an error.
+    kProfile = 18,        ///< ProfileCall + rows + ranges (profile.h). Async.
 };
 
 struct HelloCall {

@@ -54,7 +54,7 @@
 namespace gantry::wire {
 
 inline constexpr std::uint32_t kRegionMagic = 0x52544e47;  // "GNTR"
-inline constexpr std::uint32_t kWireVersion = 11;          // Both sides must agree exactly.
+inline constexpr std::uint32_t kWireVersion = 12;          // Both sides must agree exactly.
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLaneCount = 64;  // A guest thread uses one; more share.
 inline constexpr std::uint32_t kCallbackLane = kLaneCount - 1;  // The shim's callback thread.
@@ -155,6 +155,8 @@ struct alignas(kPageBytes) HostWords {
     std::atomic<std::uint32_t> consumer_sleeps;
     std::atomic<std::uint32_t> sticky_error;  ///< CUresult that poisons the context, 0 if none.
     std::atomic<WorkerState> worker_state;
+    /// What the guest is to note of its operations (profile.h); 0: nothing.
+    std::atomic<std::uint32_t> profile;
     /// Position of the last kConfirm answered plus 1, by lane.
     alignas(64) std::atomic<std::uint64_t> confirm_seq[kLaneCount];
     /// Counts errors of commands without an answer. Each is told by its lane's next answer: a guest
@@ -176,6 +178,13 @@ struct alignas(kPageBytes) HostWords {
     std::atomic<std::uint32_t> shares_bulk;
     /// Device memory that the program has, as the worker last looked; 0 in a mirrored region.
     std::atomic<std::uint64_t> device_bytes;
+    /// For profiles, since this worker serves the channel; `profile_worker` is another number then.
+    std::atomic<std::uint32_t> profile_worker;
+    std::uint32_t reserved;
+    std::atomic<std::uint64_t> held_ns;    ///< Launches were held by the GPU's arbiter.
+    std::atomic<std::uint64_t> launch_ns;  ///< GPU time of the launches, from samples.
+    std::atomic<std::uint64_t> pause_ns;   ///< Moves and replacements; the guest's clock went on.
+    std::atomic<std::uint64_t> stop_ns;    ///< The same; the guest's clock stood still.
 };
 
 /// memcpy for the few bytes of arguments and answers. Where a compiler knows a bound of the size it
@@ -205,8 +214,8 @@ struct alignas(kPageBytes) ReplyPage {
     std::uint32_t status;            ///< CUresult.
     std::uint32_t flags;             ///< ReplyFlag bits.
     std::uint32_t payload_bytes;     ///< Bytes used of payload.
-    std::uint32_t reserved;
-    std::uint64_t bulk_offset;  ///< Extent in the channel's bulk area that was written.
+    float device_wait_ns;            ///< The command waited for the device; while profiled.
+    std::uint64_t bulk_offset;       ///< Extent in the channel's bulk area that was written.
     std::uint64_t bulk_bytes;
     std::byte payload[kReplyInlineBytes];
 };

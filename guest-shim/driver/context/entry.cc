@@ -9,6 +9,7 @@
 #include "guest-shim/driver/core/objects.h"
 #include "guest-shim/session/base/report.h"
 #include "guest-shim/session/base/trace.h"
+#include "guest-shim/session/profile.h"
 #include "proto/cuda/dark/dark.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_table.h"
@@ -65,7 +66,9 @@ int dark_create_context(void** context, unsigned flags, int ordinal) {
 }
 
 const void* dark_own_table(const std::uint8_t* wanted) {
-    static constexpr OwnTable kTable = {sizeof(OwnTable), session::programs, session::end};
+    static constexpr OwnTable kTable = {
+        sizeof(OwnTable),   session::programs,    session::end,      session::push_range,
+        session::pop_range, session::start_range, session::end_range};
     return std::memcmp(wanted, kOwnTableId, sizeof(kOwnTableId)) == 0 ? &kTable : nullptr;
 }
 
@@ -74,7 +77,7 @@ const char* name_of_command(std::uint16_t op) {
         "invalid",       "pad",          "hello",        "device_facts",  "confirm",
         "stage_image",   "drop_image",   "write_device", "read_device",   "wait_callback",
         "callback_done", "drain_output", "goodbye",      "look_at_event", "write_from_bulk",
-        "read_to_bulk",  "look_at_bulk", "find_memory"};
+        "read_to_bulk",  "look_at_bulk", "find_memory",  "profile"};
     if (op >= cuda::kFirstOp) {
         return cuda::op_info(static_cast<cuda::Op>(op)).name;
     }

@@ -17,6 +17,11 @@ struct OwnTable {
     std::size_t bytes;  ///< The table's, as NVIDIA's have it in front.
     std::uint32_t (*programs)(session::Program* out, std::uint32_t room) noexcept;
     void (*end)() noexcept;  ///< session::end
+    // What NVTX tells (session/profile.h).
+    int (*push_range)(const char* name) noexcept;
+    int (*pop_range)() noexcept;
+    std::uint64_t (*start_range)(const char* name) noexcept;
+    void (*end_range)(std::uint64_t range) noexcept;
 };
 
 }  // namespace gantry::shim

@@ -4,6 +4,7 @@
 #include "guest-shim/driver/core/captures.h"
 #include "guest-shim/driver/core/lent_context.h"
 #include "guest-shim/session/base/report.h"
+#include "guest-shim/session/profile.h"
 #include "guest-shim/session/session.h"
 #include "proto/cuda/gen/impl.h"
 #include "proto/cuda/gen/op_flags.h"
@@ -15,6 +16,9 @@ namespace gantry::cuda_impl {
 /// meets while a stream is captured is the table's `capture` line, as an H200's driver has it; a
 /// call that may be given nothing to do, or an event of the capture, looks for itself.
 [[gnu::always_inline]] inline CUresult enter(cuda::Op op) noexcept {
+    if (session::profiled()) {
+        session::note_call_begun();
+    }
     const std::uint32_t flags = cuda::op_flags(op);
     if ((flags & cuda::kOpRecordsUnseen) != 0) {
         session::stop_following_events();
@@ -42,6 +46,11 @@ namespace gantry::cuda_impl {
     return CUDA_SUCCESS;
 }
 
+constexpr bool launches(cuda::Op op) noexcept {
+    return op == cuda::Op::cuLaunchKernel || op == cuda::Op::cuLaunchKernelEx ||
+           op == cuda::Op::cuLaunchCooperativeKernel || op == cuda::Op::cuGraphLaunch;
+}
+
 /// Made after every call: counts errors by name. "Not ready" is an answer, not an error.
 inline CUresult leave(cuda::Op op, CUresult result) noexcept {
     if (shim::captures_open()) {
@@ -52,6 +61,12 @@ inline CUresult leave(cuda::Op op, CUresult result) noexcept {
     }
     if (__builtin_expect(result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY, 0)) {
         session::note_failure(static_cast<std::uint16_t>(op), result);
+    }
+    if (session::profiled()) {
+        if (launches(op)) {
+            session::note_launch();
+        }
+        session::note_call_ended();
     }
     return result;
 }

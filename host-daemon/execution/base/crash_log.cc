@@ -23,7 +23,7 @@ constexpr std::array kFaults = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 std::array<struct sigaction, kFaults.size()> handlers_before;
 
 /// Of this worker's own protocol: what the guest's calls became.
-constexpr std::array<const char*, 18> kControlNames = {"",
+constexpr std::array<const char*, 19> kControlNames = {"",
                                                        "",
                                                        "a greeting",
                                                        "device facts",
@@ -40,8 +40,9 @@ constexpr std::array<const char*, 18> kControlNames = {"",
                                                        "a bulk copy to the device",
                                                        "a bulk copy from the device",
                                                        "a look at a bulk copy",
-                                                       "a look at memory"};
-static_assert(static_cast<std::size_t>(wire::ControlOp::kFindMemory) + 1 == kControlNames.size());
+                                                       "a look at memory",
+                                                       "a profile"};
+static_assert(static_cast<std::size_t>(wire::ControlOp::kProfile) + 1 == kControlNames.size());
 
 const char* command_name(std::uint16_t op) {
     if (op == 0) {

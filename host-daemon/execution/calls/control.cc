@@ -241,6 +241,11 @@ bool is_legacy_alone(GuestProcess& process) {
            process.streams.query_all(GuestStreams::Which::kAllButLegacy).result == CUDA_SUCCESS;
 }
 
+CUresult profile(Call& call) {
+    call.process().channel.profile.take(call.args(), call.trailing_bytes());
+    return CUDA_SUCCESS;
+}
+
 /// Also notes the stream as awaited, where its end is all there is to wait for.
 CUresult query_stream(Call& call, std::uint64_t handle) {
     GuestProcess& process = call.process();
@@ -264,9 +269,10 @@ CUresult query_event(Call& call, std::uint64_t handle) {
 
 Handler find_handler(std::uint16_t number) {
     static constexpr Handler kHandlers[] = {
-        nullptr,    nullptr,       hello,           device_facts,  confirm,       stage_image,
-        drop_image, write_device,  read_device,     wait_callback, callback_done, drain_output,
-        goodbye,    look_at_event, write_from_bulk, read_to_bulk,  look_at_bulk,  find_memory};
+        nullptr,       nullptr,      hello,        device_facts,  confirm,
+        stage_image,   drop_image,   write_device, read_device,   wait_callback,
+        callback_done, drain_output, goodbye,      look_at_event, write_from_bulk,
+        read_to_bulk,  look_at_bulk, find_memory,  profile};
     return number < std::size(kHandlers) ? kHandlers[number] : nullptr;
 }
 

@@ -63,6 +63,7 @@ std::shared_ptr<Call> Call::keep() const {
     kept->is_replay_ = is_replay_;
     kept->is_restore_ = is_restore_;
     kept->wanted_native_ = wanted_native_;
+    kept->device_wait_since_ = device_wait_since_;
     kept->is_kept_ = true;
     return kept;
 }
@@ -163,6 +164,11 @@ void Call::finish(CUresult result) {
     const std::span<const std::byte> payload = place_payload(&answer);
     if (process_.channel.output.pending()) {
         answer.flags |= wire::kReplyOutputPending;
+    }
+    if (__builtin_expect(device_wait_since_.has_value(), 0)) {
+        const auto waited = std::chrono::steady_clock::now() - *device_wait_since_;
+        answer.device_wait_ns = std::chrono::duration<float, std::nano>(waited).count();
+        process_.channel.profile.launched(process_.account.gpu_ns());
     }
     process_.memory.pinned_writes.before_answer(answer.lane);
     process_.channel.replies.publish(answer, payload);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -112,6 +113,8 @@ public:
     /// True on an executor, where waiting is allowed.
     [[nodiscard]] bool may_wait() const { return is_kept_ || is_replay_; }
 
+    /// From now on the call waits for the device, as its answer is to tell.
+    void begin_device_wait() { device_wait_since_ = std::chrono::steady_clock::now(); }
     /// What the call waits for was seen to have ended without an error.
     void saw_end() { has_ended_ = number() >= cuda::kFirstOp; }
     /// ... and the call does nothing but wait, so that only its answer is left.
@@ -183,6 +186,7 @@ private:
     std::optional<CUstream> awaited_;
     std::optional<CUstream> queued_;
     std::optional<BusyStream> busy_;
+    std::optional<std::chrono::steady_clock::time_point> device_wait_since_;
     MemoryChargePtr charge_;
     std::uint64_t exec_ = 0;           ///< The graph exec that the command names, once resolved.
     CUgraphNode exec_node_ = nullptr;  ///< And its node, as the guest's graph has it.

@@ -25,6 +25,8 @@ struct ChannelState {
     std::vector<wire::CallbackReply> loose_callbacks;   ///< That it has not been given yet.
     ErrorLedger::OfLanes async_errors{};
     std::vector<std::byte> pending_output;
+    std::uint32_t profile = 0;          ///< HostWords.profile
+    std::int64_t frozen_unix_ns = 0;    ///< While profiled: when the freeze began.
     std::vector<PinnedBytes> pinned;    ///< What copies wrote and no stream of memory carries.
     std::optional<MirrorState> mirror;  ///< Of a guest over TCP.
 };

@@ -5,6 +5,7 @@
 #include "host-daemon/execution/base/crash_log.h"
 #include "host-daemon/execution/base/log.h"
 #include "host-daemon/execution/dispatch/run_call.h"
+#include "proto/cuda/gen/op_flags.h"
 #include "proto/cuda/gen/op_table.h"
 
 namespace gantry::worker {
@@ -51,6 +52,12 @@ bool launches(std::uint16_t op) {
     }
 }
 
+/// Others that may block take long by themselves: they load code.
+bool waits_for_device(const Call& call) {
+    return call.number() == static_cast<std::uint16_t>(wire::ControlOp::kReadDevice) ||
+           (cuda::op_flags(call.op()) & cuda::kOpMayBlock) != 0;
+}
+
 }  // namespace
 
 Execution::Execution(Device& device, OutputCapture& output, const ProcessOptions& options)
@@ -83,7 +90,11 @@ CommandLoop::Hooks Execution::hooks(const ProcessOptions& options) {
     };
     hooks.gate.word = &process_.launch_gate.word();
     hooks.gate.may_pass = [this](std::uint16_t op) {
-        return !launches(op) || process_.launch_gate.may_launch();
+        const bool may_pass = !launches(op) || process_.launch_gate.may_launch();
+        if (__builtin_expect(process_.channel.profile.is_on(), 0)) {
+            process_.channel.profile.held(!may_pass);
+        }
+        return may_pass;
     };
     hooks.gate.may_batch = [this] { return process_.launch_gate.may_batch(); };
     hooks.gate.has_marks = [this] { return process_.launch_gate.has_marks(); };
@@ -143,6 +154,9 @@ void Execution::execute(const Command& command) {
         process_.held.begin(command.header.position);
     }
     if (call.has(kMayBlock)) {
+        if (__builtin_expect(process_.channel.profile.is_on(), 0) && waits_for_device(call)) {
+            call.begin_device_wait();
+        }
         waits_.wait_or_run(call);
     } else {
         run_call(call);

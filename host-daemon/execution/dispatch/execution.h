@@ -81,6 +81,8 @@ private:
     /// False: the call needs no device.
     bool refuse_for_lost_context(Call& call);
     [[nodiscard]] bool is_drained_to_callbacks();
+    void go_on_with_profile(const ChannelMemory& memory, const ChannelState& state,
+                            std::uint64_t epoch);
     /// No call runs or waits on any thread.
     [[nodiscard]] bool is_quiet() const {
         return process_.executors().busy_count() == 0 && waits_.count() == 0;
@@ -95,6 +97,7 @@ private:
 
     GuestProcess process_;
     bool frozen_ = false;
+    std::chrono::system_clock::time_point freeze_began_;
     bool has_carried_work_ = false;
     OfLoopThread on_loop_;
     CallWaits waits_;

@@ -56,6 +56,7 @@ Result<std::chrono::microseconds> Execution::freeze(std::chrono::microseconds de
     if (!serving()) {
         return Error{Code::kFailedPrecondition, "worker.state", "no guest is being served"};
     }
+    freeze_began_ = std::chrono::system_clock::now();
     if (!loop_.hold(end)) {
         return Error{Code::kDeadlineExceeded, "drain.deadline",
                      "the command in hand did not end in time"};
@@ -129,6 +130,7 @@ Result<std::chrono::microseconds> Execution::freeze(std::chrono::microseconds de
 void Execution::thaw() {
     if (frozen_) {
         frozen_ = false;
+        process_.channel.profile.paused(std::chrono::system_clock::now() - freeze_began_, false);
         hold_mirror(*process_.channel.memory(), false);
         process_.graphs.user_objects.open();
         loop_.resume();
@@ -159,6 +161,12 @@ Result<ChannelState> Execution::channel_state() const {
     state.parked_callback = channel.callbacks.parked();
     state.async_errors = process_.errors.save();
     state.pending_output = channel.output.save();
+    if (channel.profile.is_on()) {
+        state.profile = channel.profile.word();
+        state.frozen_unix_ns =
+            std::chrono::duration_cast<std::chrono::nanoseconds>(freeze_began_.time_since_epoch())
+                .count();
+    }
     const auto carry = [&](std::uint64_t offset, std::uint64_t bytes) {
         const auto now = memory.pinned().subspan(offset, bytes);
         state.pinned.push_back({offset, {now.begin(), now.end()}});

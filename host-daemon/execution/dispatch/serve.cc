@@ -47,6 +47,7 @@ Result<void> Execution::serve(std::unique_ptr<ChannelMemory> channel, std::uint6
     words.worker_state.store(region::WorkerState::kRunning, std::memory_order_release);
     process_.channel.event_board.attach(&words, generation << region::kGenerationShift);
     process_.streams.bulk_board.attach(&words);
+    process_.channel.profile.attach(&words);
     loop_.start(&memory, generation << region::kGenerationShift, {});
     return {};
 }
@@ -80,6 +81,7 @@ Result<void> Execution::take_over(std::unique_ptr<ChannelMemory> channel, const 
     }
     process_.channel.output.load(state.pending_output);
     process_.errors.load(state.async_errors);
+    go_on_with_profile(memory, state, epoch);
     words.epoch.store(epoch, std::memory_order_release);
     words.announce.store((words.announce.load() + 1) & ~1u, std::memory_order_release);
     words.consumer_sleeps.store(0, std::memory_order_release);
@@ -120,6 +122,23 @@ Result<void> Execution::take_over(std::unique_ptr<ChannelMemory> channel, const 
     return {};
 }
 
+/// By the hosts' wall clocks. Before the guest is answered: it reads this behind its answer.
+void Execution::go_on_with_profile(const ChannelMemory& memory, const ChannelState& state,
+                                   std::uint64_t epoch) {
+    ProfileBoard& board = process_.channel.profile;
+    const std::uint64_t former_epoch = memory.host_words().epoch.load();
+    board.attach(&memory.host_words());
+    board.load(state.profile);
+    if (board.is_on()) {
+        const std::chrono::nanoseconds frozen(state.frozen_unix_ns);
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        // Not replaced on this host, where the guest runs on.
+        const bool clock_stood =
+            is_moved_by_hypervisor(memory) && !state.mirror && former_epoch != epoch;
+        board.paused(now - frozen, clock_stood);
+    }
+}
+
 std::unique_ptr<ChannelMemory> Execution::detach() {
     loop_.stop();
     has_carried_work_ = frozen_ && process_.held.active();
@@ -127,6 +146,7 @@ std::unique_ptr<ChannelMemory> Execution::detach() {
         process_.bulk_pages.unlock();
     }
     frozen_ = false;
+    process_.channel.profile.attach(nullptr);
     process_.channel.event_board.attach(nullptr, 0);
     process_.streams.bulk_board.attach(nullptr);
     process_.errors.attach(nullptr);

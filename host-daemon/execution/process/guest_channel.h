@@ -15,6 +15,7 @@
 #include "host-daemon/execution/ring/channel_memory.h"
 #include "host-daemon/execution/ring/event_board.h"
 #include "host-daemon/execution/ring/output_capture.h"
+#include "host-daemon/execution/ring/profile_board.h"
 #include "host-daemon/execution/ring/reply_board.h"
 #include "proto/base/mutex.h"
 
@@ -46,6 +47,7 @@ public:
     OutputCapture& output;
     ReplyBoard replies;
     EventBoard event_board;
+    ProfileBoard profile;
     CallbackBroker callbacks;
 
     /// The guest has said that it ends.

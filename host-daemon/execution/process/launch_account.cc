@@ -108,10 +108,29 @@ void LaunchAccount::collect() {
         float ms = 0;
         if (result == CUDA_SUCCESS && elapsed(pair, &ms) == CUDA_SUCCESS) {
             pair.kernel->add_sample(static_cast<double>(ms) * 1000);
+            sum_up(*pair.kernel);
         }
         free_.push_back(number);
         queued_.pop_front();
     }
+}
+
+/// Its time has changed, by a launch or a sample.
+void LaunchAccount::sum_up(Kernel& kernel) {
+    const double now = kernel.gpu_us();
+    sum_us_ += now - kernel.summed_us;
+    kernel.summed_us = now;
+}
+
+std::uint64_t LaunchAccount::gpu_ns() {
+    if (!is_on()) {
+        return 0;
+    }
+    const MutexLock lock(mutex_);
+    if (!needs_.captures.any()) {  // Which a question of the driver could cost.
+        collect();
+    }
+    return static_cast<std::uint64_t>(std::max(0.0, sum_us_) * 1000);
 }
 
 bool LaunchAccount::wants_singly(LaunchBatcher::Launches launches) {
@@ -128,6 +147,7 @@ void LaunchAccount::note_batch(LaunchBatcher::Launches launches) {
     for (const KernelLaunch& launch : launches) {
         if (Kernel* const kernel = find(launch.shape)) {
             ++kernel->launches;
+            sum_up(*kernel);
         }
     }
 }
@@ -142,6 +162,7 @@ std::size_t LaunchAccount::begin_launch(const KernelShape& shape, CUstream strea
         }
         const bool is_wanted = is_due(*kernel);
         ++kernel->launches;
+        sum_up(*kernel);
         if (!is_wanted || needs_.captures.any() || needs_.held.active()) {
             return kNoPair;
         }

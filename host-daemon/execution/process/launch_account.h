@@ -52,6 +52,7 @@ public:
         std::uint64_t samples = 0;
         double first_us = 0;    ///< Its first sample.
         double sampled_us = 0;  ///< The others.
+        double summed_us = 0;   ///< Of gpu_us(), in the account's sum.
         void add_sample(double us) { (samples++ == 0 ? first_us : sampled_us) += us; }
         [[nodiscard]] double gpu_us() const {
             const auto all = static_cast<double>(launches);
@@ -75,6 +76,8 @@ public:
     /// Counts launches that go to the driver together.
     void note_batch(LaunchBatcher::Launches launches);
     [[nodiscard]] std::vector<Kernel> list();
+    /// All kernels' GPU time so far; 0 while off.
+    [[nodiscard]] std::uint64_t gpu_ns();
 
     /// Around one launch into the stream.
     class Launch {
@@ -122,6 +125,7 @@ private:
     static bool is_due(const Kernel& kernel);
     CUresult elapsed(const Pair& pair, float* ms) const;
     void collect() GANTRY_REQUIRES(mutex_);
+    void sum_up(Kernel& kernel) GANTRY_REQUIRES(mutex_);
     std::size_t begin_launch(const KernelShape& shape, CUstream stream);
     void end_launch(std::size_t number, CUstream stream);
 
@@ -130,6 +134,7 @@ private:
     Mutex mutex_;
     /// Elements stay where they are.
     std::unordered_map<KernelShape, Kernel, Hash> kernels_ GANTRY_GUARDED_BY(mutex_);
+    double sum_us_ GANTRY_GUARDED_BY(mutex_) = 0;
     std::array<Pair, kPairs> pairs_;  ///< Each is used by one thread at a time.
     std::vector<std::size_t> free_ GANTRY_GUARDED_BY(mutex_);
     std::deque<std::size_t> queued_ GANTRY_GUARDED_BY(mutex_);  ///< Both are behind each other.

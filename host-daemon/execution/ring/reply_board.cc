@@ -31,6 +31,7 @@ const std::atomic<std::uint64_t>& ReplyBoard::write_page(const AnswerHead& answe
     page.status = answer.status;
     page.flags = answer.flags;
     page.payload_bytes = static_cast<std::uint32_t>(bytes);
+    page.device_wait_ns = answer.device_wait_ns;
     page.bulk_offset = answer.bulk_offset;
     page.bulk_bytes = answer.bulk_bytes;
     page.seq.store(answer.position + 1, std::memory_order_release);

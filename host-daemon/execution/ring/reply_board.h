@@ -33,6 +33,7 @@ struct AnswerHead {
     std::uint32_t flags = 0;   ///< wire::ReplyFlag bits.
     std::uint64_t bulk_offset = 0;
     std::uint64_t bulk_bytes = 0;
+    float device_wait_ns = 0;
 };
 
 struct Answer : AnswerHead {

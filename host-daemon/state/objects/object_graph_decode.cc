@@ -79,6 +79,8 @@ Result<void> decode_execution(const snapshot::ObjectGraph& graph, worker::Channe
     const snapshot::ExecutionState& execution = graph.execution();
     state->next_position = execution.next_seq();
     state->confirmed.assign(wire::kLaneCount, 0);
+    state->profile = execution.profile();
+    state->frozen_unix_ns = execution.frozen_unix_ns();
     for (const snapshot::ParkedCommand& parked : execution.parked()) {
         state->executed_ahead.insert(parked.seq());
     }

@@ -418,6 +418,8 @@ void add_execution(worker::GuestProcess& process, const worker::ChannelState& st
         written->set_pool_offset(pinned.offset);
         written->set_content(pinned.bytes.data(), pinned.bytes.size());
     }
+    out->set_profile(state.profile);
+    out->set_frozen_unix_ns(state.frozen_unix_ns);
     if (!state.pending_output.empty()) {
         snapshot::OtherObject* output = graph->add_other_objects();
         output->set_kind(kPendingOutput);

@@ -369,6 +369,12 @@ bool GuestMirror::handle_host_words(std::span<const std::byte> payload) {
     words->sticky_error.store(image.sticky_error, std::memory_order_release);
     words->epoch.store(image.epoch, std::memory_order_release);
     words->announce.store(image.announce, std::memory_order_release);
+    words->held_ns.store(image.held_ns, std::memory_order_relaxed);
+    words->launch_ns.store(image.launch_ns, std::memory_order_relaxed);
+    words->pause_ns.store(image.pause_ns, std::memory_order_relaxed);
+    words->profile_worker.store(static_cast<std::uint32_t>(image.profile_worker),
+                                std::memory_order_release);
+    words->profile.store(image.profile, std::memory_order_release);
     words->worker_state.store(image.worker_state, std::memory_order_release);
     words->head.store(image.head, std::memory_order_seq_cst);
     futex_wake_all(reinterpret_cast<std::atomic<std::uint32_t>*>(&words->head));
@@ -624,6 +630,11 @@ bool HostMirror::send_host_words() {
     image.head = words->head.load(std::memory_order_acquire);
     image.epoch = words->epoch.load(std::memory_order_acquire);
     image.announce = words->announce.load(std::memory_order_acquire);
+    image.profile = words->profile.load(std::memory_order_acquire);
+    image.profile_worker = words->profile_worker.load(std::memory_order_acquire);
+    image.held_ns = words->held_ns.load(std::memory_order_acquire);
+    image.launch_ns = words->launch_ns.load(std::memory_order_acquire);
+    image.pause_ns = words->pause_ns.load(std::memory_order_acquire);
     image.sticky_error = words->sticky_error.load(std::memory_order_acquire);
     for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
         image.confirm_seq[lane] = words->confirm_seq[lane].load(std::memory_order_acquire);

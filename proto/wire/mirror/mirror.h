@@ -97,8 +97,12 @@ struct HostWordsImage {
     std::uint32_t announce;
     std::uint32_t sticky_error;
     WorkerState worker_state;
-    std::uint32_t reserved;
+    std::uint32_t profile;
     std::uint64_t confirm_seq[kLaneCount];
+    std::uint64_t profile_worker;
+    std::uint64_t held_ns;
+    std::uint64_t launch_ns;
+    std::uint64_t pause_ns;
 };
 
 /// What HostWords shows of events, as it travels: behind the pinned bytes that it vouches for, and
