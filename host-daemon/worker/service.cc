@@ -213,6 +213,8 @@ bool concerns_memory(control::ToWorker::RequestCase kind) {
         case Kind::kStatus:
         case Kind::kDescribe:
         case Kind::kGetAccount:
+        case Kind::kSetProfile:
+        case Kind::kGetProfile:
         case Kind::kJoinArbiter:
         case Kind::kAnnounce:
         case Kind::kShutdown:
@@ -243,6 +245,10 @@ Result<void> Service::handle(const control::ToWorker& request, Descriptors& in,
         case Kind::kStatus: status(reply); return {};
         case Kind::kDescribe: return describe(reply, out);
         case Kind::kGetAccount: return account(reply, out);
+        case Kind::kSetProfile:
+            process_->channel.profile.set_level(request.set_profile().level());
+            return {};
+        case Kind::kGetProfile: return profile(reply, out);
         case Kind::kJoinArbiter: {
             if (in.size() != 3) {
                 return Error{Code::kInvalidArgument, "worker.protocol",
@@ -434,6 +440,9 @@ Result<void> Service::start(const control::Start& start, const Descriptors& in,
                                                         process_->memory.device.quota_bytes()));
     }
     process_->facts = facts;
+    if (start.profile_level() != 0) {
+        process_->channel.profile.set_level(start.profile_level());
+    }
     process_->channel.on_goodbye = [this] { goodbye_.store(true); };
     execution_->on_first_command = [this](std::uint64_t position) {
         first_command_.store(position + 1);
@@ -591,6 +600,63 @@ Result<void> Service::account(control::FromWorker* reply, Descriptors* out) {
     const std::string bytes = account.SerializeAsString();
     GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
     reply->mutable_account()->set_bytes(bytes.size());
+    out->push_back(std::move(blob));
+    return {};
+}
+
+namespace {
+
+void put_operation(const gantry::wire::ProfileRow& row, const gantry::wire::ProfileCall& newest,
+                   control::Operation* out) {
+    using gantry::wire::Part;
+    const auto part = [&](Part which) { return row.part_ns[static_cast<std::size_t>(which)]; };
+    out->set_id(row.row + 1);
+    out->set_parent(row.parent + 1);  // kNoProfileRow + 1 is 0
+    out->set_thread(row.thread);
+    out->set_name(row.name);
+    out->set_count(row.count);
+    out->set_wall_ns(row.wall_ns);
+    out->set_guest_ns(part(Part::kGuest));
+    out->set_shim_ns(part(Part::kShim));
+    out->set_transport_ns(part(Part::kTransport));
+    out->set_scheduler_ns(part(Part::kScheduler));
+    out->set_gpu_ns(part(Part::kGpu));
+    out->set_overlapped_ns(part(Part::kOverlapped));
+    out->set_pause_ns(part(Part::kPause));
+    out->set_pauses(row.pauses);
+    const double own_ps = static_cast<double>(row.stamps) * newest.stamp_ps +
+                          static_cast<double>(row.count) * newest.range_ps;
+    out->set_own_ns(static_cast<std::uint64_t>(
+        std::min(own_ps / 1000, static_cast<double>(row.wall_ns - part(Part::kPause)))));
+}
+
+}  // namespace
+
+Result<void> Service::profile(control::FromWorker* reply, Descriptors* out) {
+    const ProfileBoard& board = process_->channel.profile;
+    const ProfileBoard::Kept kept = board.kept();
+    control::Profile profile;
+    profile.set_level(gantry::wire::profile_level(board.word()));
+    for (const gantry::wire::ProfileRow& row : kept.rows) {
+        put_operation(row, kept.newest, profile.add_operations());
+    }
+    for (const gantry::wire::ProfileRange& range : kept.ranges) {
+        control::OperationRange& one = *profile.add_ranges();
+        one.set_operation(range.row + 1);
+        one.set_begin_ns(range.begin_ns);
+        one.set_end_ns(range.end_ns);
+        one.set_is_pause(range.part == static_cast<std::uint32_t>(gantry::wire::Part::kPause));
+    }
+    profile.set_operations_lost(kept.newest.rows_lost);
+    profile.set_unmatched(kept.newest.unmatched);
+    profile.set_refused(kept.refused);
+    profile.set_ranges_lost(kept.ranges_lost);
+    profile.set_stamp_ns(kept.newest.stamp_ps / 1000.0);
+    profile.set_range_ns(kept.newest.range_ps / 1000.0);
+    profile.set_knows_overlap(process_->account.is_on());
+    const std::string bytes = profile.SerializeAsString();
+    GANTRY_ASSIGN(control::UniqueFd blob, control::make_blob(bytes));
+    reply->mutable_profile()->set_bytes(bytes.size());
     out->push_back(std::move(blob));
     return {};
 }

@@ -71,6 +71,7 @@ private:
     Result<void> activate(const control::Activate& activate, Descriptors& in);
     Result<void> describe(control::FromWorker* reply, Descriptors* out);
     Result<void> account(control::FromWorker* reply, Descriptors* out);
+    Result<void> profile(control::FromWorker* reply, Descriptors* out);
     void status(control::FromWorker* reply);
     Result<void> attach_arena(const control::AttachArena& attach, Descriptors& in);
     Result<void> detach_arena(std::uint32_t id);

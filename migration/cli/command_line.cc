@@ -40,6 +40,7 @@ struct Arguments {
     std::string cause = "-";
     std::string migration_id;
     TimelineFiles timeline;
+    ProfileWish profile;
     NewAuthority authority{"."};
     NewHost host{".", "", "", {}};
     bool once = false;
@@ -161,6 +162,21 @@ void add_commands(Command& commands, Arguments& a) {
         commands.add("account", "Print a session's GPU time and launches, by program and kernel",
                      [&] { return run_account(a.context, a.session); }),
         true);
+    auto* profile = commands.add(
+        "profile",
+        "Print where the time of a session's programs goes, by operation (NVTX range): program, "
+        "shim, transport, scheduler, GPU, both, moves",
+        [&] { return run_profile(a.context, a.session, a.profile); });
+    session(profile, true);
+    profile
+        ->add_option("--level", a.profile.level,
+                     "from now on: 0 nothing is noted, 1 totals, 2 also when each operation was")
+        ->check(CLI::Range(0, 2));
+    profile->add_option(
+        "--html", a.profile.html,
+        "file for a page with flames and, of level 2, a timeline; needs no network");
+    profile->add_option("--chrome", a.profile.chrome,
+                        "file for Perfetto or chrome://tracing, as JSON; of level 2");
     auto* snapshot =
         commands.add("snapshot", "Save a session to a file; it goes on afterwards",
                      [&] { return run_snapshot(a.context, a.session, a.path, a.suspend); });

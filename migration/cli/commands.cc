@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "migration/cli/profile_forms.h"
 #include "migration/cli/snapshot_file.h"
 #include "migration/cli/timeline_forms.h"
 #include "migration/cli/top.h"
@@ -233,6 +234,32 @@ int run_watch(const Context& context, const std::string& session, Watching watch
     return status.ok() ? kDone : fail(context, client.explain(status), session);
 }
 
+namespace {
+
+/// Writes each form whose file is named; without any, or as JSON, `reply` is shown.
+template <typename Seen, std::size_t kForms>
+int write_forms(
+    const Context& context, const Seen& seen,
+    const std::array<std::pair<const std::string*, std::string (*)(const Seen&)>, kForms>& forms,
+    const google::protobuf::Message& reply, std::string (*text)(const Seen&)) {
+    bool is_written = false;
+    for (const auto& [path, form] : forms) {
+        if (path->empty()) {
+            continue;
+        }
+        if (const auto written = write_file(*path, form(seen)); !written) {
+            return fail(context, written.error());
+        }
+        is_written = true;
+    }
+    if (is_written && context.form == Form::kText) {
+        return kDone;
+    }
+    return show(context, reply, text(seen));
+}
+
+}  // namespace
+
 int run_timeline(const Context& context, const std::string& session,
                  const std::string& migration_id, const TimelineFiles& files) {
     control::MoveRecordsRequest request;
@@ -243,22 +270,11 @@ int run_timeline(const Context& context, const std::string& session,
         return fail(context, asked.error(), session);
     }
     const Timeline timeline = make_timeline(reply);
-    bool is_written = false;
-    for (const auto& [path, form] :
-         {std::pair{&files.svg, &timeline_svg}, std::pair{&files.html, &timeline_html},
-          std::pair{&files.chrome, &timeline_chrome}}) {
-        if (path->empty()) {
-            continue;
-        }
-        if (const auto written = write_file(*path, form(timeline)); !written) {
-            return fail(context, written.error());
-        }
-        is_written = true;
-    }
-    if (is_written && context.form == Form::kText) {
-        return kDone;
-    }
-    return show(context, reply, timeline_text(timeline));
+    return write_forms(
+        context, timeline,
+        std::array{std::pair{&files.svg, &timeline_svg}, std::pair{&files.html, &timeline_html},
+                   std::pair{&files.chrome, &timeline_chrome}},
+        reply, &timeline_text);
 }
 
 int run_abort(const Context& context, const std::string& session) {
@@ -335,6 +351,22 @@ int run_account(const Context& context, const std::string& session) {
         return fail(context, asked.error(), session);
     }
     return show(context, reply, account_text(reply));
+}
+
+int run_profile(const Context& context, const std::string& session, const ProfileWish& wish) {
+    control::ProfileRequest request;
+    request.set_session(session);
+    if (wish.level) {
+        request.set_level(*wish.level);
+    }
+    control::ProfileReply reply;
+    if (const auto asked = ask(context, &Stub::Profile, request, &reply); !asked) {
+        return fail(context, asked.error(), session);
+    }
+    return write_forms(
+        context, reply,
+        std::array{std::pair{&wish.html, &profile_html}, std::pair{&wish.chrome, &profile_chrome}},
+        reply, &profile_text);
 }
 
 int run_sched(const Context& context, const SchedChange& change) {

@@ -1,6 +1,8 @@
 // The commands of `gantry`, one function each: ask gantryd, print, return the exit status.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "migration/cli/client.h"
@@ -39,6 +41,13 @@ int run_force_complete(const Context& context, const std::string& session);
 /// Of a session, or of a snapshot file (snapshot_file.h), for which it needs no gantryd.
 int run_inspect(const Context& context, const std::string& session_or_file);
 int run_account(const Context& context, const std::string& session);
+/// Sets the level first, if there is one.
+struct ProfileWish {
+    std::optional<std::uint32_t> level;
+    std::string html;
+    std::string chrome;
+};
+int run_profile(const Context& context, const std::string& session, const ProfileWish& wish);
 /// What `gantry sched` changes before it prints.
 struct SchedChange {
     std::string session;  ///< Of the share.

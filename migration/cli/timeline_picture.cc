@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "migration/cli/page.h"
 #include "migration/cli/print.h"
 #include "migration/cli/timeline_forms.h"
 
@@ -26,34 +27,6 @@ constexpr std::array<const char*, kSpanKinds> kColours = {
 constexpr std::array<const char*, kSpanKinds> kKindNames = {
     "libvirt's job", "GPU round", "guest paused", "GPU drains",
     "GPU frozen",    "grant",     "final state",  "taken into service"};
-
-constexpr char kStyle[] =
-    ".timeline{--back:#ffffff;--ink:#1d2430;--faint:#d7dce5;--soft:#5b6575;"
-    "font-family:system-ui,sans-serif;font-size:12px}"
-    "@media (prefers-color-scheme:dark){.timeline{--back:#14181f;--ink:#e6e9ef;--faint:#343c4a;"
-    "--soft:#9aa5b5}}"
-    ".timeline .back{fill:var(--back)}.timeline text{fill:var(--ink)}"
-    ".timeline .soft{fill:var(--soft)}.timeline .head{font-size:15px;font-weight:600}"
-    ".timeline .grid{stroke:var(--faint)}.timeline .mark{stroke:var(--ink);stroke-width:2}"
-    ".timeline .in{fill:#ffffff;font-size:11px}.timeline .curve{fill:none;stroke-width:2}";
-
-/// For text and for attributes; what XML does not allow is left out.
-std::string escaped(const std::string& text) {
-    std::string out;
-    for (const char c : text) {
-        switch (c) {
-            case '&': out += "&amp;"; break;
-            case '<': out += "&lt;"; break;
-            case '>': out += "&gt;"; break;
-            case '"': out += "&quot;"; break;
-            default:
-                if (static_cast<unsigned char>(c) >= 0x20 || c == '\t' || c == '\n') {
-                    out += c;
-                }
-        }
-    }
-    return out;
-}
 
 std::string time_label(double seconds, double step) {
     return step < 0.2 ? fmt::format("{:g} ms", std::round(seconds * 1e6) / 1e3)
@@ -216,40 +189,19 @@ std::string timeline_svg(const Timeline& timeline) {
     }
     draw_legend(y, &body);
     y += 26;
-    return fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"timeline\" viewBox=\"0 0 {0:.0f} "
-        "{1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\">\n<title>{2}</title>\n"
-        "<style>{3}</style>\n<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n{4}</svg>\n",
-        kWidth, y, escaped(timeline.title), kStyle, body);
+    return picture(timeline.title, kWidth, y, body);
 }
 
 std::string timeline_html(const Timeline& timeline) {
-    std::string facts;
-    for (const auto& [name, value] : timeline.facts) {
-        facts += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", escaped(name), escaped(value));
-    }
     std::string events;
     for (const ListedEvent& event : timeline.events) {
         events += fmt::format("<tr><td>{:.4f} s</td><td>{}</td><td>{}</td></tr>\n", event.at,
                               escaped(event.host), escaped(event.text));
     }
-    return fmt::format(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width\">\n"
-        "<meta http-equiv=\"Content-Security-Policy\" "
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        "<title>{0}</title>\n<style>\n"
-        ":root{{color-scheme:light dark}}\n"
-        "body{{font:14px system-ui,sans-serif;margin:24px auto;max-width:1040px;padding:0 12px;"
-        "background:#ffffff;color:#1d2430}}\n"
-        "@media (prefers-color-scheme:dark){{body{{background:#14181f;color:#e6e9ef}}}}\n"
-        "svg{{max-width:100%;height:auto}}\n"
-        "th{{text-align:left;font-weight:600;padding:2px 18px 2px 0;vertical-align:top}}\n"
-        "td{{padding:2px 18px 2px 0;font-variant-numeric:tabular-nums}}\n"
-        "</style>\n</head>\n<body>\n<h1>{0}</h1>\n<table class=\"facts\">\n{1}</table>\n{2}"
-        "<details>\n<summary>Every stamp</summary>\n<table class=\"events\">\n{3}</table>\n"
-        "</details>\n</body>\n</html>\n",
-        escaped(timeline.title), facts, timeline_svg(timeline), events);
+    return page(timeline.title, timeline.facts,
+                timeline_svg(timeline) +
+                    "<details>\n<summary>Every stamp</summary>\n<table class=\"events\">\n" +
+                    events + "</table>\n</details>\n");
 }
 
 }  // namespace gantry::cli

@@ -110,6 +110,10 @@ public:
                          control::InspectReply* reply) override {
         return finish(registry_.inspect(request->session()), reply);
     }
+    grpc::Status Profile(grpc::ServerContext*, const control::ProfileRequest* request,
+                         control::ProfileReply* reply) override {
+        return finish(registry_.profile(*request), reply);
+    }
     grpc::Status Account(grpc::ServerContext*, const control::AccountRequest* request,
                          control::AccountReply* reply) override {
         return finish(registry_.account(request->session()), reply);

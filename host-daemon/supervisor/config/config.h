@@ -70,8 +70,9 @@ struct WorkerConfig {
     std::int64_t spares = 0;
     bool await_restore = true;
     bool batch_launches = true;
-    bool arbitrate = false;  // whose turn it is on a GPU that sessions share
-    bool account = false;    // count and measure launches by kernel
+    bool arbitrate = false;          // whose turn it is on a GPU that sessions share
+    bool account = false;            // count and measure launches by kernel
+    std::int64_t profile_level = 0;  // level of what programs note of their operations
 };
 
 struct PlacementConfig {

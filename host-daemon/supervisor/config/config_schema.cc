@@ -94,6 +94,9 @@ const ConfigKey kKeys[] = {
      "where sessions share a GPU and one has a share of its own: by priority and weight"},
     {"worker", "account", GANTRY_BOOL(worker.account),
      "count launches by kernel and measure some of them, for `gantry account` and metrics"},
+    {"worker", "profile_level", GANTRY_INT(worker.profile_level, 0, 2),
+     "level at which programs begin, for `gantry profile`: 0 nothing, 1 totals of operations, 2 "
+     "also when each was; not 0 does what worker.account does, too"},
 
     {"placement", "policy",
      (ChoicePlace{GANTRY_PLACE(placement.policy), "free_memory|first|spread"}),

@@ -107,6 +107,7 @@ public:
     [[nodiscard]] const std::optional<transport::TlsMaterial>& tls() const { return tls_; }
     Result<control::InspectReply> inspect(const std::string& name);
     Result<control::AccountReply> account(const std::string& name);
+    Result<control::ProfileReply> profile(const control::ProfileRequest& request);
     /// Who has which GPU; changes what is asked for first.
     Result<control::SchedReply> sched(const control::SchedRequest& request);
     /// Of all sessions; empty where workers do not account.

@@ -265,6 +265,60 @@ Result<control::AccountReply> Registry::account(const std::string& name) {
     return account_of(*session);
 }
 
+namespace {
+
+constexpr std::uint64_t kProfileBytesMax = 2U << 20;
+constexpr std::uint32_t kProfileLevelMax = 2;
+
+Result<control::Profile> profile_of(Worker& worker, const control::ProfileRequest& wanted) {
+    if (wanted.has_level()) {
+        control::ToWorker request;
+        request.mutable_set_profile()->set_level(wanted.level());
+        GANTRY_TRY(worker.call(std::move(request), kQuickCall));
+    }
+    control::ToWorker request;
+    request.mutable_get_profile();
+    GANTRY_ASSIGN(WorkerReply reply, worker.call(std::move(request), kQuickCall));
+    control::Profile profile;
+    GANTRY_TRY(control::parse_blob(reply.descriptors, 0, reply.message.profile().bytes(), &profile,
+                                   kProfileBytesMax));
+    for (control::Operation& operation : *profile.mutable_operations()) {  // For terminals, too.
+        std::ranges::replace_if(
+            *operation.mutable_name(), [](char one) { return one < ' ' || one > '~'; }, '?');
+    }
+    return profile;
+}
+
+}  // namespace
+
+Result<control::ProfileReply> Registry::profile(const control::ProfileRequest& request) {
+    GANTRY_ASSIGN(const auto session, find(request.session()));
+    if (request.has_level() && request.level() > kProfileLevelMax) {
+        return Error{Code::kInvalidArgument, "account.level",
+                     fmt::format("a level is 0 to {}", kProfileLevelMax)};
+    }
+    control::ProfileReply out;
+    out.set_session_id(session->info().id);
+    out.set_vm_name(session->info().vm_name);
+    for (const auto& worker : session->workers().all()) {
+        auto profile = profile_of(*worker, request);
+        if (!profile) {
+            spdlog::warn("session {}: no profile of worker {}: {}", session->info().id,
+                         worker->part().value, profile.error().to_string());
+            continue;
+        }
+        control::ProgramProfile& program = *out.add_programs();
+        program.set_part_id(worker->part().value);
+        program.set_guest_pid(worker->guest().guest_pid());
+        if (const auto status = worker->status()) {
+            program.set_process_name(status->process_name());
+            program.set_guest_pid(status->guest_pid());
+        }
+        *program.mutable_profile() = std::move(*profile);
+    }
+    return out;
+}
+
 Result<control::SchedReply> Registry::sched(const control::SchedRequest& request) {
     if (!config_.worker.arbitrate) {
         return Error{Code::kFailedPrecondition, "arbiter.off",

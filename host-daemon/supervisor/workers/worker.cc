@@ -62,7 +62,8 @@ control::ToWorker start_request(const Config& config, const WorkerRecord& record
     name_device(record.session_id, start.mutable_baseline());
     start.mutable_sandbox()->set_seccomp(config.worker.seccomp);
     start.set_single_launches(!config.worker.batch_launches);
-    start.set_account_launches(config.worker.account);
+    start.set_account_launches(config.worker.account || config.worker.profile_level != 0);
+    start.set_profile_level(static_cast<std::uint32_t>(config.worker.profile_level));
     return request;
 }
 
