@@ -172,6 +172,7 @@ void add_commands(Command& commands, Arguments& a) {
         ->add_option("--level", a.profile.level,
                      "from now on: 0 nothing is noted, 1 totals, 2 also when each operation was")
         ->check(CLI::Range(0, 2));
+    profile->add_option("--svg", a.profile.svg, "file for the page's pictures alone");
     profile->add_option(
         "--html", a.profile.html,
         "file for a page with flames and, of level 2, a timeline; needs no network");

@@ -365,7 +365,8 @@ int run_profile(const Context& context, const std::string& session, const Profil
     }
     return write_forms(
         context, reply,
-        std::array{std::pair{&wish.html, &profile_html}, std::pair{&wish.chrome, &profile_chrome}},
+        std::array{std::pair{&wish.svg, &profile_svg}, std::pair{&wish.html, &profile_html},
+                   std::pair{&wish.chrome, &profile_chrome}},
         reply, &profile_text);
 }
 

@@ -43,9 +43,10 @@ int run_inspect(const Context& context, const std::string& session_or_file);
 int run_account(const Context& context, const std::string& session);
 /// Sets the level first, if there is one.
 struct ProfileWish {
-    std::optional<std::uint32_t> level;
-    std::string html;
-    std::string chrome;
+    std::optional<std::uint32_t> level = std::nullopt;
+    std::string svg = {};
+    std::string html = {};
+    std::string chrome = {};
 };
 int run_profile(const Context& context, const std::string& session, const ProfileWish& wish);
 /// What `gantry sched` changes before it prints.

@@ -53,6 +53,9 @@ std::string page(const std::string& title, const Facts& facts, const std::string
         "svg{{max-width:100%;height:auto}}\n"
         "th{{text-align:left;font-weight:600;padding:2px 18px 2px 0;vertical-align:top}}\n"
         "td{{padding:2px 18px 2px 0;font-variant-numeric:tabular-nums}}\n"
+        ".operations td,.operations th{{padding-right:12px;text-align:right;white-space:nowrap}}\n"
+        ".operations td:first-child,.operations th:first-child{{text-align:left;"
+        "white-space:normal;overflow-wrap:anywhere}}\n"
         "</style>\n</head>\n<body>\n<h1>{0}</h1>\n<table class=\"facts\">\n{1}</table>\n{2}"
         "</body>\n</html>\n",
         escaped(title), rows, body);

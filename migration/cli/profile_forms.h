@@ -45,6 +45,8 @@ struct OperationNode {
 [[nodiscard]] std::string profile_text(const control::ProfileReply& reply);
 /// For Perfetto or chrome://tracing: the Trace Event Format's JSON. Of level 2.
 [[nodiscard]] std::string profile_chrome(const control::ProfileReply& reply);
+/// The page's pictures, one below the other.
+[[nodiscard]] std::string profile_svg(const control::ProfileReply& reply);
 /// A page with flames, a timeline of level 2's ranges, and the table.
 [[nodiscard]] std::string profile_html(const control::ProfileReply& reply);
 

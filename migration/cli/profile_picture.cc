@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <vector>
 
 #include "migration/cli/page.h"
 #include "migration/cli/profile_forms.h"
@@ -71,7 +72,7 @@ public:
                 x += width(nodes_[number].whole_ns);
             }
         }
-        return y + kFlameRow * static_cast<double>(deepest_ + 1) + 8;
+        return y + kFlameRow * static_cast<double>(deepest_ + 1) + 12;
     }
 
 private:
@@ -127,11 +128,24 @@ double draw_ranges(const control::Profile& profile, double y, std::string* out) 
     }
     const auto nodes = operation_nodes(profile);
     std::map<std::uint32_t, const OperationNode*> by_id;
-    std::map<std::pair<std::uint32_t, std::size_t>, double> lanes;
     for (const OperationNode& node : nodes) {
         by_id[node.self->id()] = &node;
-        lanes[{node.self->thread(), std::min(node.depth, kDepthMax)}] = 0;
     }
+    const auto lane_of = [](const OperationNode& node) {
+        return std::pair{node.self->thread(), std::min(node.depth, kDepthMax)};
+    };
+    std::vector<std::pair<const control::OperationRange*, const OperationNode*>> drawn;
+    std::map<std::pair<std::uint32_t, std::size_t>, double> lanes;
+    for (const control::OperationRange& range : profile.ranges()) {
+        const auto found = by_id.find(range.operation());
+        if (found != by_id.end() && range.begin_ns() <= range.end_ns()) {
+            drawn.emplace_back(&range, found->second);
+            lanes[lane_of(*found->second)] = 0;
+        }
+    }
+    // A move is told before the range that it is in, and is drawn on it.
+    std::stable_partition(drawn.begin(), drawn.end(),
+                          [](const auto& one) { return !one.first->is_pause(); });
     draw_head(
         fmt::format("The newest {} ranges: {}", profile.ranges_size(), duration_text(last - first)),
         y, out);
@@ -141,19 +155,15 @@ double draw_ranges(const control::Profile& profile, double y, std::string* out) 
         y += kFlameRow;
     }
     const double scale = (kFlameWidth - 2 * kFlameMargin) / static_cast<double>(last - first);
-    for (const control::OperationRange& range : profile.ranges()) {
-        const auto found = by_id.find(range.operation());
-        if (found == by_id.end() || range.begin_ns() > range.end_ns()) {
-            continue;
-        }
-        const control::Operation& self = *found->second->self;
-        const double x = kFlameMargin + scale * static_cast<double>(range.begin_ns() - first);
-        const double width =
-            std::max(1.0, scale * static_cast<double>(range.end_ns() - range.begin_ns()));
-        const double at = lanes[{self.thread(), std::min(found->second->depth, kDepthMax)}];
-        const std::string title = range.is_pause() ? "move, in " + self.name() : self.name();
-        draw_box(x, at, width, coloured(range.is_pause() ? kPauseColour : kRangeColour),
-                 title + ": " + duration_text(range.end_ns() - range.begin_ns()), out);
+    for (const auto& [range, node] : drawn) {
+        const std::string& name = node->self->name();
+        const std::uint64_t ns = range->end_ns() - range->begin_ns();
+        const double x = kFlameMargin + scale * static_cast<double>(range->begin_ns() - first);
+        const double width = std::max(1.0, scale * static_cast<double>(ns));
+        const double at = lanes[lane_of(*node)];
+        const std::string title = range->is_pause() ? "move, in " + name : name;
+        draw_box(x, at, width, coloured(range->is_pause() ? kPauseColour : kRangeColour),
+                 title + ": " + duration_text(ns), out);
         draw_name(x, at, width, title, " class=\"in\"", out);
     }
     return y + 8;
@@ -168,7 +178,7 @@ double draw_parts(double y, std::string* out) {
             x, y, part.colour, x + 17, y + 10, part.name);
         x += 110.0;
     }
-    return y + 26;
+    return y + 32;
 }
 
 std::string operations_table(const control::Profile& profile) {
@@ -195,7 +205,32 @@ std::string operations_table(const control::Profile& profile) {
     return out + "</table>\n";
 }
 
+std::string title_of(const control::ProfileReply& reply) {
+    return fmt::format("Where the time of {} went",
+                       reply.vm_name().empty() ? reply.session_id() : reply.vm_name());
+}
+
+std::string name_of(const control::ProgramProfile& program) {
+    return fmt::format("Program {} {}", program.guest_pid(), program.process_name());
+}
+
+double draw_program(const control::Profile& profile, double y, std::string* out) {
+    y = Flames(profile).draw(y, out);
+    y = draw_parts(y, out);
+    return draw_ranges(profile, y, out) + 8;
+}
+
 }  // namespace
+
+std::string profile_svg(const control::ProfileReply& reply) {
+    std::string drawn;
+    double y = 8;
+    for (const control::ProgramProfile& program : reply.programs()) {
+        draw_head(name_of(program), y, &drawn);
+        y = draw_program(program.profile(), y + 28, &drawn);
+    }
+    return picture(title_of(reply), kFlameWidth, y, drawn);
+}
 
 std::string profile_html(const control::ProfileReply& reply) {
     Facts facts{{"session", reply.session_id()}};
@@ -205,23 +240,18 @@ std::string profile_html(const control::ProfileReply& reply) {
     std::string body;
     for (const control::ProgramProfile& program : reply.programs()) {
         const control::Profile& profile = program.profile();
-        const std::string name =
-            fmt::format("Program {} {}", program.guest_pid(), program.process_name());
+        const std::string name = name_of(program);
         std::string drawn;
-        double y = Flames(profile).draw(8, &drawn);
-        y = draw_parts(y, &drawn);
-        y = draw_ranges(profile, y, &drawn);
-        body += fmt::format("<h2>{}</h2>\n", escaped(name)) +
-                picture(name, kFlameWidth, y + 8, drawn) + operations_table(profile);
+        const double y = draw_program(profile, 8, &drawn);
+        body += fmt::format("<h2>{}</h2>\n", escaped(name)) + picture(name, kFlameWidth, y, drawn) +
+                operations_table(profile);
         facts.emplace_back(
             name, fmt::format("level {}, {:.0f} ns a stamp; not shown: {} ranges without room, {} "
                               "refused, {} ends without a range, {} older ranges",
                               profile.level(), profile.stamp_ns(), profile.operations_lost(),
                               profile.refused(), profile.unmatched(), profile.ranges_lost()));
     }
-    return page("Where the time of " +
-                    (reply.vm_name().empty() ? reply.session_id() : reply.vm_name()) + " went",
-                facts, body);
+    return page(title_of(reply), facts, body);
 }
 
 }  // namespace gantry::cli

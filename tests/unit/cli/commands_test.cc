@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -89,6 +91,15 @@ public:
             reply->add_parts()->set_graph(graph.SerializeAsString());
         }
         return answer("inspect " + request->session());
+    }
+    grpc::Status Profile(grpc::ServerContext*, const control::ProfileRequest* request,
+                         control::ProfileReply* reply) override {
+        reply->set_session_id("id-1");
+        control::Operation& one = *reply->add_programs()->mutable_profile()->add_operations();
+        one.set_id(1);
+        one.set_name("a step");
+        return answer("profile " + request->session() +
+                      (request->has_level() ? " " + std::to_string(request->level()) : ""));
     }
     grpc::Status Snapshot(grpc::ServerContext*, const control::SnapshotRequest* request,
                           control::SnapshotReply* reply) override {
@@ -192,6 +203,9 @@ std::vector<Named> all_commands() {
         {"force-complete", [](const Context& c) { return run_force_complete(c, "g1"); },
          "force g1"},
         {"inspect", [](const Context& c) { return run_inspect(c, "g1"); }, "inspect g1"},
+        {"profile", [](const Context& c) { return run_profile(c, "g1", {}); }, "profile g1"},
+        {"profile --level", [](const Context& c) { return run_profile(c, "g1", {.level = 0}); },
+         "profile g1 0"},
         {"snapshot", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", false); },
          "snapshot g1 /tmp/x"},
         {"suspend", [](const Context& c) { return run_snapshot(c, "g1", "/tmp/x", true); },
@@ -287,6 +301,40 @@ TEST_F(CliCommands, InspectPrintsASessionAndItsGraphsAsOneObject) {
         EXPECT_EQ(json["graphs"][1]["part_id"], "2");
         EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n') == 1, form == Form::kJson);
     }
+}
+
+TEST_F(CliCommands, ProfileWritesTheFilesThatAreNamedAndSaysWhichItCannot) {
+    const std::string html = testing::TempDir() + "profile" + std::to_string(::getpid()) + ".html";
+    const std::string chrome = html + ".json";
+    const std::string svg = html + ".svg";
+    const auto read = [](const std::string& path) {
+        std::ifstream file(path);
+        return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    const auto both = [&](const Context& c) {
+        return run_profile(c, "g1", {.svg = svg, .html = html, .chrome = chrome});
+    };
+    const Ran text = run(Form::kText, both);
+    EXPECT_EQ(text.status, kDone) << text.err;
+    EXPECT_EQ(text.out, "");
+    EXPECT_NE(read(html).find("a step"), std::string::npos);
+    EXPECT_TRUE(nlohmann::json::accept(read(chrome)));
+    EXPECT_EQ(read(svg).rfind("<svg ", 0), 0U);
+    EXPECT_NE(read(svg).find("a step"), std::string::npos);
+    std::filesystem::remove(chrome);
+    // As JSON the reply is printed all the same.
+    const Ran json = run(Form::kJson, both);
+    ASSERT_EQ(json.json().size(), 1U) << json.out;
+    EXPECT_EQ(json.json()[0]["programs"][0]["profile"]["operations"][0]["name"], "a step");
+    EXPECT_TRUE(std::filesystem::exists(chrome));
+    for (const std::string& path : {html, chrome, svg}) {
+        std::filesystem::remove(path);
+    }
+    const Ran nowhere = run(Form::kText, [&](const Context& c) {
+        return run_profile(c, "g1", {.html = html + "/no/such/folder"});
+    });
+    EXPECT_EQ(nowhere.status, kRefused);
+    EXPECT_NE(nowhere.err.find(html + "/no/such/folder"), std::string::npos) << nowhere.err;
 }
 
 TEST_F(CliCommands, WatchWritesALineForEveryChange) {
