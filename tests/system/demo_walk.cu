@@ -10,7 +10,8 @@
 // Everything is integer arithmetic, so any GPU computes the same digests. It knows nothing of
 // Gantry. With DEMO_MARKS=ADDRESS:PORT a second thread makes a small synchronous GPU call every few
 // milliseconds and sends a numbered datagram after each, so that a listener sees when calls stall;
-// a datagram to port 7778 then ends the program after the step at hand.
+// a datagram to port 7778 then ends the program after the step at hand. Its NVTX ranges are for
+// whatever profiler NVTX_INJECTION64_PATH names.
 //
 // Usage: demo_walk STEPS [SEGMENT_MIB [PAUSE_MS]]; PAUSE_MS: between two steps, as for input.
 #include <cuda_runtime.h>
@@ -20,6 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#else  // It is a part of its own of the CUDA toolkit.
+static int nvtxRangePushA(const char*) { return -1; }
+static int nvtxRangePop(void) { return -1; }
+#endif
 
 #include "demo_marks.h"
 
@@ -141,6 +149,7 @@ static void* send_marks(void* where) {
     CHECK(cudaMalloc(&word, sizeof *word));
     for (uint64_t number = 0;; ++number) {
         uint64_t back = 0;
+        nvtxRangePushA("mark");
         CHECK(cudaMemcpyAsync(word, &number, sizeof back, cudaMemcpyHostToDevice, stream));
         CHECK(cudaMemcpyAsync(&back, word, sizeof back, cudaMemcpyDeviceToHost, stream));
         CHECK(cudaStreamSynchronize(stream));
@@ -150,6 +159,7 @@ static void* send_marks(void* where) {
             exit(1);
         }
         demo_send_mark(fd, number);
+        nvtxRangePop();
         usleep(5000);
     }
 }
@@ -193,11 +203,13 @@ int main(int argc, char** argv) {
     CHECK(cudaEventCreateWithFlags(&seed_ready, cudaEventDisableTiming));
     CHECK(cudaEventCreateWithFlags(&lists_walked, cudaEventDisableTiming));
 
+    nvtxRangePushA("fill memory");
     for (int i = 0; i < kSegments; ++i) {
         fill<<<kBlocks, kThreads, 0, main_stream>>>(i, words);
     }
     link_lists<<<1, kLists, 0, main_stream>>>(nodes);
     CHECK(cudaStreamSynchronize(main_stream));
+    nvtxRangePop();
     const char* marks = getenv("DEMO_MARKS");
     const int stop_fd = marks != NULL ? demo_open_stop() : -1;
     if (marks != NULL && stop_fd < 0) {
@@ -214,6 +226,8 @@ int main(int argc, char** argv) {
 
     uint64_t chain = 0;
     for (int step = 1; step <= steps; ++step) {
+        nvtxRangePushA("step");
+        nvtxRangePushA("queue");
         *seed_in = mix((uint64_t)step + chain);  // Each step depends on all before it.
         CHECK(cudaMemsetAsync(digests, 0, sizeof *digests, main_stream));
         CHECK(cudaMemcpyAsync(seed, seed_in, sizeof *seed, cudaMemcpyHostToDevice, main_stream));
@@ -225,21 +239,30 @@ int main(int argc, char** argv) {
         CHECK(cudaStreamWaitEvent(main_stream, lists_walked, 0));
         CHECK(cudaMemcpyAsync(digests_out, digests, sizeof *digests, cudaMemcpyDeviceToHost,
                               main_stream));
+        nvtxRangePop();
+        nvtxRangePushA("wait");
         CHECK(cudaStreamSynchronize(main_stream));
+        nvtxRangePop();
+        nvtxRangePushA("report");
         chain = mix(chain + digests_out->segment) + digests_out->list;
         printf("step %d digest %016lx\n", step, (unsigned long)chain);
         fflush(stdout);
-        if (demo_is_told_to_stop(stop_fd)) {
+        const int is_last = demo_is_told_to_stop(stop_fd);
+        nvtxRangePop();
+        nvtxRangePop();
+        if (is_last) {
             break;
         }
         usleep((useconds_t)pause_ms * 1000);
     }
 
+    nvtxRangePushA("digest memory");
     CHECK(cudaMemset(digests, 0, sizeof *digests));
     for (int i = 0; i < kSegments; ++i) {
         digest_all<<<kBlocks, kThreads>>>(i, words, digests);
     }
     CHECK(cudaMemcpy(digests_out, digests, sizeof *digests, cudaMemcpyDeviceToHost));
+    nvtxRangePop();
     printf("all memory digest %016lx\n", (unsigned long)digests_out->segment);
     printf("demo_walk: done\n");
     fflush(stdout);
