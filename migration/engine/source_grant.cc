@@ -94,8 +94,17 @@ void SourceMachine::Impl::on_grant_request(const MigrationId& id, const MsgGrant
             send_to(id, MsgGrantRefused{std::string(peer_refusal::kNoJob),
                                         "The guest was not stopped by a migration of libvirt's.",
                                         false});
+        } else if (lost_token_unknown_ && request.token.count == 0) {
+            // No freeze has that number, so no copy does. The answer is not final: the target may
+            // have the newest state all the same, and its own request comes.
+            send_to(id, MsgGrantRefused{std::string(grant_refusal::kNotFrozen),
+                                        "The request names no frozen state.", false});
         } else if (lost_token_unknown_) {
-            lost_request_ = {id, request, peer};
+            const bool is_late = lost_request_ && lost_request_->id == id &&
+                                 request.token.count < lost_request_->request.token.count;
+            if (!is_late) {
+                lost_request_ = {id, request, peer};
+            }
             emit(action::QueryDomain{});
         } else {
             send_to(id, MsgGrantRefused{std::string(grant_refusal::kRolledBack),

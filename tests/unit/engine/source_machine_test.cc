@@ -523,6 +523,36 @@ TEST_F(Source, AWorkerThatDiedWhileGantrydWasAwayHoldsUpNothingOnceTheGuestRuns)
     to_precopy();
 }
 
+/// It does not know which state it froze last, and the target's copy is all that is left.
+TEST_F(Source, ARestartThatFindsNoWorkersGrantsTheNewestStateThatIsAskedFor) {
+    source_event::Restarted restarted;
+    restarted.record.epoch = Epoch{7};
+    restarted.workers_alive = false;
+    const source_event::Domain gone{{DomainState::kAbsent, JobState::kNone}};
+
+    step(restarted);
+    const SourceActions refused = receive(request({kId, 0}));
+    ASSERT_TRUE(sends<MsgGrantRefused>(refused)) << "it names no freeze";
+    const auto& answer = std::get<MsgGrantRefused>(find<action::Send>(refused)->message.body);
+    EXPECT_FALSE(answer.is_final) << "the target would let the only copy go";
+    EXPECT_EQ(find<action::PersistGrant>(step(gone)), nullptr);
+
+    receive(request({kId, 2}));
+    receive(request({kId, 1}));  // late, from before
+    const SourceActions granted = step(gone);
+    const auto* persist = find<action::PersistGrant>(granted);
+    ASSERT_NE(persist, nullptr);
+    EXPECT_EQ(persist->record.granted_token, (FreezeToken{kId, 2}));
+
+    machine_ = SourceMachine{"vm", Epoch{7}, unbound()};
+    step(restarted);
+    receive(request({kId, 1}));
+    receive(request({kId, 2}));
+    const SourceActions newer = step(gone);
+    ASSERT_NE(find<action::PersistGrant>(newer), nullptr);
+    EXPECT_EQ(find<action::PersistGrant>(newer)->record.granted_token, (FreezeToken{kId, 2}));
+}
+
 TEST_F(Source, RefusesByPreflightWithTheSameFindingsWhenAskedAgain) {
     const MsgPrepare prepare{kEngineProtocolVersion, "vm", {}};
     receive(prepare);
