@@ -12,6 +12,11 @@ double weighed(Time time, std::uint32_t weight) {
 
 constexpr int kOwedPart = 4;  // Of a quantum: owed that much, it ends another's turn.
 
+// Whoever runs on behind a gap gets none for so long; twice as long each time, up to a bound.
+constexpr Time kPenalty = std::chrono::milliseconds{20};
+constexpr Time kPenaltyMax = std::chrono::seconds{1};
+constexpr std::uint64_t kAwayKnown = 4;  // Samples of being away that say something.
+
 }  // namespace
 
 Arbiter::Client* Arbiter::find(ClientId id) {
@@ -37,6 +42,9 @@ void Arbiter::remove(ClientId id) {
     }
     if (once_ && once_->id == id) {
         once_.reset();
+    }
+    if (fill_ && fill_->id == id) {
+        fill_.reset();
     }
 }
 
@@ -64,6 +72,7 @@ void Arbiter::set_claim(ClientId id, const Claim& claim, Time now) {
 /// It was not there: of what the others had meanwhile it is owed a turn of theirs at most.
 void Arbiter::note_return(ClientId id, Client& client, Time now) {
     client.came_back = now;
+    client.away.add(now - client.last_busy);
     std::optional<double> least;
     for (const auto& [other_id, other] : clients_) {
         if (other_id != id && other.busy() && other.share.priority == client.share.priority) {
@@ -84,7 +93,10 @@ void Arbiter::charge(Client& client, Time time) const {
 void Arbiter::charge(Time now) {
     const Time time = now - charged_until_;
     charged_until_ = now;
-    const std::optional<ClientId> who = draining_ ? draining_ : holder_;
+    std::optional<ClientId> who = draining_ ? draining_ : holder_;
+    if (!draining_ && fill_ && find(fill_->id)->busy()) {
+        who = fill_->id;  // The holder has left it the GPU.
+    }
     if (Client* const client = who ? find(*who) : nullptr) {
         charge(*client, time);
     }
@@ -142,7 +154,7 @@ void Arbiter::choose_holder(Time now) {
     }
     Client* const held = holder_ ? find(*holder_) : nullptr;
     const bool lingers =
-        held != nullptr && !held->busy() && now < held->last_busy + settings_.linger;
+        held != nullptr && !held->busy() && now < held->last_busy + linger_of(*held);
     if (held != nullptr && !held->busy() && !lingers) {
         holder_.reset();
     }
@@ -164,6 +176,71 @@ void Arbiter::choose_holder(Time now) {
             drain_until_ = now + settings_.drain_max;
         }
         begin_turn(next->first, now);
+    }
+}
+
+/// When the holder is expected back; before its last work's end where nothing says so.
+Time Arbiter::gap_end(const Client& held) const {
+    return held.last_busy + std::min(held.claim.gap, settings_.gap_max);
+}
+
+Time Arbiter::linger_of(const Client& held) const {
+    if (!settings_.fills_gaps) {
+        return settings_.linger;
+    }
+    if (held.claim.gap > settings_.gap_max) {
+        return Time{};
+    }
+    if (held.claim.gap > Time{}) {
+        return held.claim.gap > settings_.fill_margin ? held.claim.gap + settings_.linger
+                                                      : settings_.linger;
+    }
+    const bool is_mostly_longer =
+        held.away.count() >= kAwayKnown && *held.away.mostly_at_least() > settings_.linger;
+    return is_mostly_longer ? Time{} : settings_.linger;
+}
+
+void Arbiter::end_fill(Time now) {
+    if (!fill_) {
+        return;
+    }
+    Client& filler = *find(fill_->id);
+    const Client* const held = holder_ ? find(*holder_) : nullptr;
+    if (held == nullptr || held == &filler) {
+        fill_.reset();  // It has the GPU, or nobody has, and it need not hide.
+        return;
+    }
+    fill_->has_run = fill_->has_run || filler.claim.runs;
+    const bool is_unused = !fill_->has_run && now >= fill_->given + settings_.fill_margin;
+    const bool fits = !filler.claim.wants || filler.claim.runs ||
+                      (filler.claim.next != Time{} && filler.claim.next <= fill_->until - now);
+    fill_->is_over = fill_->is_over || once_ || draining_ || held->busy() || is_unused || !fits ||
+                     now >= fill_->until || another_runs(fill_->id) ||
+                     (!filler.busy() && best_fit(now));
+    if (!fill_->is_over || (filler.claim.runs && now < fill_->until + settings_.fill_margin)) {
+        return;  // Also what it has left at the driver.
+    }
+    const bool has_misled = filler.claim.runs || (is_unused && filler.claim.wants);
+    filler.fill_penalty =
+        has_misled ? std::clamp(filler.fill_penalty * 2, kPenalty, kPenaltyMax) : Time{};
+    filler.fills_from = now + filler.fill_penalty;
+    fill_.reset();
+}
+
+bool Arbiter::another_runs(std::optional<ClientId> than) const {
+    return std::any_of(clients_.begin(), clients_.end(), [&](const Clients::value_type& one) {
+        return one.first != than && one.second.claim.runs;
+    });
+}
+
+void Arbiter::give_fill(Time now) {
+    if (fill_ || once_ || draining_) {
+        return;
+    }
+    if (const std::optional<ClientId> to = best_fit(now)) {
+        fill_ = Fill{*to, gap_end(*find(*holder_)) - settings_.fill_margin, now};
+        ++serial_;
+        ++find(*to)->fills;
     }
 }
 
@@ -205,11 +282,15 @@ std::optional<ClientId> Arbiter::best_fit(Time now) const {
     if (!settings_.fills_gaps || held == clients_.end() || held->second.busy()) {
         return std::nullopt;
     }
-    const Time room = held->second.last_busy + held->second.claim.gap - settings_.switch_cost - now;
+    const Time room = gap_end(held->second) - settings_.fill_margin - now;
+    if (another_runs(std::nullopt)) {
+        return std::nullopt;  // One at a time.
+    }
     const Client* best = nullptr;
     std::optional<ClientId> id_of_best;
     for (const auto& [id, client] : clients_) {
-        if (!client.waits_since || client.claim.next == Time{} || client.claim.next > room) {
+        if (!client.waits_since || client.claim.next == Time{} || client.claim.next > room ||
+            now < client.fills_from) {
             continue;
         }
         if (best == nullptr || client.share.priority > best->share.priority ||
@@ -226,11 +307,7 @@ void Arbiter::give_once(Time now) {
     if (once_) {
         return;
     }
-    std::optional<ClientId> to = most_starved(now);
-    if (!to) {
-        to = best_fit(now);
-    }
-    if (to) {
+    if (const std::optional<ClientId> to = most_starved(now)) {
         once_ = Once{*to, now, false};
         ++serial_;
         Client& client = *find(*to);
@@ -248,13 +325,18 @@ void Arbiter::set_verdicts(Time now) {
     for (Clients::value_type& one : clients_) {
         Client& client = one.second;
         if (is_above_all(one)) {
-            client.verdict = {Permit::kTold, 0};
+            client.verdict = {Permit::kTold, 0, {}};
         } else if (once_ && once_->id == one.first) {
-            client.verdict = {Permit::kOnce, serial_};
+            client.verdict = {Permit::kOnce, serial_, {}};
+        } else if (fill_ && fill_->id == one.first && !fill_->is_over && !once_) {
+            client.verdict = {Permit::kFill, serial_, fill_->until};
         } else {
-            client.verdict = {may_go_now(one) ? Permit::kWindow : Permit::kHold, 0};
+            client.verdict = {may_go_now(one) ? Permit::kWindow : Permit::kHold, 0, {}};
         }
-        const bool waits = client.verdict.permit == Permit::kHold && client.claim.wants;
+        // Who may fill a gap has waited on until it does.
+        const bool is_kept = client.verdict.permit == Permit::kHold ||
+                             (client.verdict.permit == Permit::kFill && !client.claim.runs);
+        const bool waits = is_kept && client.claim.wants;
         if (!waits) {
             if (client.waits_since) {
                 client.wait_max = std::max(client.wait_max, now - *client.waits_since);
@@ -272,10 +354,13 @@ Time Arbiter::next_time(Time now) const {
     const auto held = holder_ ? clients_.find(*holder_) : clients_.end();
     if (held != clients_.end()) {
         held->second.busy() ? at(turn_begun_ + settings_.quantum)
-                            : at(held->second.last_busy + settings_.linger);
+                            : at(held->second.last_busy + linger_of(held->second));
     }
     if (draining_) {
         at(drain_until_);
+    }
+    if (fill_) {
+        at(fill_->is_over ? fill_->until + settings_.fill_margin : fill_->until);
     }
     if (once_) {
         at(once_->given + settings_.drain_max);
@@ -295,6 +380,7 @@ Time Arbiter::step(Time now) {
         holder_.reset();
         draining_.reset();
         once_.reset();
+        fill_.reset();
         for (auto& [id, client] : clients_) {
             client.verdict = {};
             client.waits_since.reset();
@@ -303,8 +389,10 @@ Time Arbiter::step(Time now) {
     }
     choose_holder(now);
     end_once(now);
+    end_fill(now);
     set_verdicts(now);  // Who waits, and since when.
     give_once(now);
+    give_fill(now);
     set_verdicts(now);
     return next_time(now);
 }
@@ -320,8 +408,9 @@ std::optional<Arbiter::Standing> Arbiter::standing(ClientId id) const {
         return std::nullopt;
     }
     const Client& client = found->second;
-    return Standing{client.share,  client.traffic, client.claim,    client.verdict,
-                    holder_ == id, client.charged, client.wait_max, client.windows_once};
+    return Standing{client.share,    client.traffic,      client.claim,
+                    client.verdict,  holder_ == id,       client.charged,
+                    client.wait_max, client.windows_once, client.fills};
 }
 
 }  // namespace gantry::scheduling

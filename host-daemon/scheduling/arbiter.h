@@ -14,12 +14,19 @@
 // the GPU or nobody does: what is queued cannot be called back.
 //
 // STARVATION. Who has waited for `starvation` gets one window, one session at a time; precopy
-// traffic, which nobody waits for, gets one every `precopy_every`. With fills_gaps also who fits
-// into what the holder is expected to leave free: of the highest priority the longest that fits.
+// traffic, which nobody waits for, gets one every `precopy_every`.
+//
+// GAPS, with fills_gaps. A holder says how long it will have nothing. While it has nothing one
+// other may launch what ends `fill_margin` before its return: of the highest priority the longest
+// that fits, and nobody else before that has ended. It stops when the holder has work. Of whose
+// launch no time is known does not fit. The holder keeps the GPU for `linger` beyond its gap; one
+// whose gap is longer than `gap_max`, or that was mostly away for longer than `linger` and says
+// nothing, does not linger. What runs on behind a gap, or leaves one unused, costs its session gaps
+// for a time.
 //
 // TRUST. A session is charged for the time that it had the GPU by the clock that step() is told,
 // not for what it says. A claim can end its own turn, and another's only for what its session is
-// owed.
+// owed. Who says that its gap is long gives the GPU away; that it is short, keeps it for `linger`.
 //
 // Threads: one at a time. Cost: linear in the sessions.
 #pragma once
@@ -28,6 +35,7 @@
 #include <map>
 #include <optional>
 
+#include "host-daemon/scheduling/launch_times.h"
 #include "host-daemon/scheduling/share.h"
 
 namespace gantry::scheduling {
@@ -58,6 +66,7 @@ public:
         Time charged{};                  ///< The GPU was its, by the clock.
         Time wait_max{};                 ///< Its longest wait.
         std::uint64_t windows_once = 0;  ///< That it got while another held the GPU.
+        std::uint64_t fills = 0;         ///< Of others' gaps.
     };
     [[nodiscard]] std::optional<Standing> standing(ClientId id) const;
 
@@ -74,6 +83,10 @@ private:
         Time charged{};
         Time wait_max{};
         std::uint64_t windows_once = 0;
+        std::uint64_t fills = 0;
+        Samples away;         ///< From its work's end until it had work again.
+        Time fills_from{};    ///< It ran on behind a gap: no other before then.
+        Time fill_penalty{};  ///< The last one.
         [[nodiscard]] bool busy() const { return claim.wants || claim.runs; }
         [[nodiscard]] bool launches() const { return traffic == Traffic::kLaunches; }
     };
@@ -84,6 +97,14 @@ private:
         bool has_run = false;
     };
 
+    struct Fill {  ///< The one that is in the holder's gap, or what it has left at the driver.
+        ClientId id = 0;
+        Time until{};
+        Time given{};
+        bool has_run = false;
+        bool is_over = false;
+    };
+
     [[nodiscard]] Client* find(ClientId id);
     void charge(Time now);
     void charge(Client& client, Time time) const;
@@ -91,6 +112,11 @@ private:
     void begin_turn(ClientId id, Time now);
     [[nodiscard]] bool is_turn_over(const Client& held, const Client& next, Time now) const;
     void end_once(Time now);
+    void end_fill(Time now);
+    [[nodiscard]] bool another_runs(std::optional<ClientId> than) const;
+    void give_fill(Time now);
+    [[nodiscard]] Time gap_end(const Client& held) const;
+    [[nodiscard]] Time linger_of(const Client& held) const;
     void choose_holder(Time now);
     [[nodiscard]] const Clients::value_type* next_holder() const;
     [[nodiscard]] bool is_above_all(const Clients::value_type& one) const;
@@ -109,6 +135,7 @@ private:
     std::optional<ClientId> draining_;  ///< Whose turn has ended, and has work at the driver.
     Time drain_until_{};
     std::optional<Once> once_;
+    std::optional<Fill> fill_;
     std::uint32_t serial_ = 0;
     Time charged_until_{};
     bool is_enabled_ = true;

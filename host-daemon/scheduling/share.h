@@ -39,12 +39,14 @@ enum class Permit : std::uint32_t {
     kTold,    ///< It launches as it likes, and tells its claims.
     kWindow,  ///< It may have a window of GPU time queued.
     kOnce,    ///< It may give one window of GPU time to the driver, once for each serial number.
+    kFill,    ///< As kWindow, but only what has ended by `until`: it is in another's gap.
     kHold,    ///< It waits.
 };
 
 struct Verdict {
     Permit permit = Permit::kOpen;
-    std::uint32_t serial = 0;  ///< Of kOnce: another number is another window.
+    std::uint32_t serial = 0;  ///< Of kOnce and kFill: another number is another window.
+    Time until{};              ///< Of kFill.
     friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
@@ -57,6 +59,10 @@ struct Settings {
     Time drain_max{std::chrono::milliseconds{10}};     ///< What a turn leaves behind is waited for.
     Time switch_cost{std::chrono::microseconds{150}};  ///< From one process to another (H100).
     bool fills_gaps = false;
+    /// Of a gap: to change from one process to another and back, and for what is late.
+    Time fill_margin{std::chrono::microseconds{200}};
+    /// A holder that will be away for longer gives up the GPU at once.
+    Time gap_max{std::chrono::milliseconds{10}};
 };
 
 }  // namespace gantry::scheduling

@@ -22,18 +22,22 @@ int main(int argc, char** argv) {
         }
     }
     std::uint64_t windows_once = 0;
+    std::uint64_t fills = 0;
     std::uint64_t failed = 0;
     for (std::uint64_t seed = start; seed < start + seeds; ++seed) {
         const Outcome outcome = run(random_run(seed, Mutation::kNone));
         windows_once += outcome.windows_once;
+        fills += outcome.fills;
         if (!outcome.violation.empty()) {
             ++failed;
             std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
                         outcome.violation.c_str());
         }
     }
-    std::printf("%llu seeds, %llu failed, %llu windows while another held the GPU\n",
-                static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failed),
-                static_cast<unsigned long long>(windows_once));
+    std::printf(
+        "%llu seeds, %llu failed, %llu windows while another held the GPU, "
+        "%llu gaps filled\n",
+        static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(failed),
+        static_cast<unsigned long long>(windows_once), static_cast<unsigned long long>(fills));
     return failed == 0 ? 0 : 1;
 }

@@ -15,15 +15,18 @@ using std::chrono::milliseconds;
 TEST(SharedGpu, OrderBoundsAndLivenessHoldForEverySeed) {
     std::uint64_t windows_once = 0;
     std::uint64_t holds = 0;
+    std::uint64_t fills = 0;
     for (std::uint64_t seed = 1; seed <= 3'000; ++seed) {
         const Outcome outcome = run(random_run(seed, Mutation::kNone));
         ASSERT_EQ(outcome.violation, "") << "replay: gantry-share-sim --start " << seed;
         windows_once += outcome.windows_once;
         holds += outcome.holds;
+        fills += outcome.fills;
     }
     // A simulation in which nobody waits proves nothing.
     EXPECT_GT(windows_once, 2'000U);
     EXPECT_GT(holds, 1'000'000U);
+    EXPECT_GT(fills, 1'000U);
 }
 
 class Mutations : public testing::TestWithParam<Mutation> {};
@@ -37,7 +40,7 @@ TEST_P(Mutations, AreCaught) {
 }
 INSTANTIATE_TEST_SUITE_P(All, Mutations,
                          testing::Values(Mutation::kNobodyStarves, Mutation::kNoWindow,
-                                         Mutation::kNoHold));
+                                         Mutation::kNoHold, Mutation::kFillsBlindly));
 
 /// The first one's part of the GPU time, in percent.
 double part_of_first(const Load& one, const Load& other, Mutation mutation = Mutation::kNone) {
@@ -121,6 +124,51 @@ TEST(SharedGpu, BurstsAboveEndlessKernelsWaitForAWindowAtMost) {
         // What bursts leave free is used: about 3 of 4.3 ms.
         EXPECT_GT(scheduled.gpu_time[1], milliseconds{3'000} * 45 / 100);
     }
+}
+
+/// As many bursts that leave free 800 us each, and what is below them, with gaps filled or not.
+Outcome bursts_with_gaps(microseconds kernel, bool fills_gaps) {
+    Schedule what;
+    what.length = milliseconds{3'000};
+    what.settings.fills_gaps = fills_gaps;
+    what.loads = {{{9, 100}, Manner::kHonest, microseconds{30}, 40, microseconds{800}},
+                  {{1, 100}, Manner::kHonest, kernel, 0, {}}};
+    return run(what);
+}
+
+TEST(SharedGpu, WhatFitsIntoGapsFillsThemAndDelaysNobody) {
+    for (const microseconds kernel : {microseconds{20}, microseconds{100}, microseconds{300}}) {
+        const Outcome window = bursts_with_gaps(kernel, false);
+        const Outcome filled = bursts_with_gaps(kernel, true);
+        EXPECT_EQ(filled.violation, "");
+        EXPECT_LE(ninety_ninth(filled.bursts[0]), ninety_ninth(window.bursts[0]));
+        // Of 800 us the margin, a change of process and what is late are lost, of about 2.1 ms.
+        EXPECT_GT(filled.gpu_time[1], milliseconds{3'000} * 250 / 2'100);
+        EXPECT_GT(filled.fills, 1'000U);
+    }
+    // It never fits: what it gets are the windows of one that starves.
+    const Outcome longer = bursts_with_gaps(microseconds{900}, true);
+    EXPECT_EQ(longer.fills, 0U);
+    EXPECT_GT(longer.windows_once, 10U);
+}
+
+TEST(SharedGpu, OneThatLiesOfItsTimesLosesGapsAndNothingElse) {
+    Schedule what;
+    what.length = milliseconds{3'000};
+    what.settings.fills_gaps = true;
+    what.loads = {{{9, 100}, Manner::kHonest, microseconds{30}, 40, microseconds{800}},
+                  {{1, 100}, Manner::kLiesOfTimes, microseconds{1'000}, 0, {}}};
+    const Outcome below = run(what);
+    EXPECT_EQ(below.violation, "");
+    // Once a second it may be believed again: nearly all bursts are as alone.
+    EXPECT_LT(below.bursts[0][below.bursts[0].size() / 2], microseconds{1'300});
+    EXPECT_LT(below.fills, 60U);
+    // One above that says it will be away for long keeps nobody from the GPU.
+    what.loads = {{{9, 100}, Manner::kLiesOfTimes, microseconds{30}, 40, microseconds{800}},
+                  {{1, 100}, Manner::kHonest, microseconds{100}, 0, {}}};
+    const Outcome above = run(what);
+    EXPECT_EQ(above.violation, "");
+    EXPECT_GT(above.gpu_time[1], bursts_with_gaps(microseconds{100}, false).gpu_time[1]);
 }
 
 TEST(SharedGpu, WhatFloodsFromBelowTakesNoMoreThanTheGpuGivesAnyProcess) {

@@ -40,7 +40,7 @@ public:
         bool may_begin_window = verdict.serial != used_serial_;
         bool has_added = false;
         while (left_ != 0 && queue_.size() < kDepth) {
-            if (!may(verdict, may_begin_window, has_added)) {
+            if (!may(verdict, may_begin_window, has_added, now)) {
                 break;
             }
             has_added = true;
@@ -82,13 +82,14 @@ public:
         Claim claim;
         claim.wants = left_ != 0 || load_.manner == Manner::kAlwaysWants;
         claim.runs = !queue_.empty() || load_.manner == Manner::kAlwaysRuns;
-        claim.next = load_.kernel;
-        claim.gap = load_.pause;
+        claim.next = load_.manner == Manner::kLiesOfTimes ? Time{1} : load_.kernel;
+        claim.gap = load_.manner == Manner::kLiesOfTimes ? Time{milliseconds{1000}} : load_.pause;
         return claim;
     }
     [[nodiscard]] bool has_queued() const { return !queue_.empty(); }
     [[nodiscard]] bool is_honest() const { return load_.manner == Manner::kHonest; }
     [[nodiscard]] Time queued() const { return window_.queued(); }
+    [[nodiscard]] Time back_at() const { return next_burst_; }
     [[nodiscard]] const Load& load() const { return load_; }
 
     bool added_now = false;
@@ -98,7 +99,7 @@ public:
     std::vector<Time> bursts;
 
 private:
-    [[nodiscard]] bool may(Verdict verdict, bool may_begin_window, bool has_added) const {
+    [[nodiscard]] bool may(Verdict verdict, bool may_begin_window, bool has_added, Time now) const {
         if (load_.manner == Manner::kGreedy || mutation_ == Mutation::kNoHold) {
             return true;
         }
@@ -109,6 +110,13 @@ private:
             case Permit::kOnce:
                 return may_begin_window && (has_added || window_.empty()) &&
                        window_.may_add(load_.kernel);
+            case Permit::kFill:
+                if (load_.manner == Manner::kLiesOfTimes) {
+                    return window_.empty();
+                }
+                return window_.may_add(load_.kernel) &&
+                       (mutation_ == Mutation::kFillsBlindly ||
+                        now + window_.queued() + load_.kernel <= verdict.until);
             case Permit::kHold: return false;
         }
         return false;
@@ -163,6 +171,7 @@ public:
             outcome_.ended.push_back(sessions_[i].ended);
             outcome_.bursts.push_back(sessions_[i].bursts);
             outcome_.windows_once += arbiter_.standing(static_cast<ClientId>(i))->windows_once;
+            outcome_.fills += arbiter_.standing(static_cast<ClientId>(i))->fills;
         }
         return outcome_;
     }
@@ -233,18 +242,39 @@ private:
         return false;
     }
 
+    /// An honest one that fills launches nothing that outlasts an honest holder's absence.
+    [[nodiscard]] bool outlasts_gap(const Session& session, Time now) const {
+        for (std::size_t i = 0; i < sessions_.size(); ++i) {
+            const bool holds = arbiter_.standing(static_cast<ClientId>(i))->holds;
+            if (holds && sessions_[i].is_honest() && &sessions_[i] != &session &&
+                now + session.queued() > sessions_[i].back_at()) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     void check(Time now) {
+        int fillers = 0;
         for (std::size_t i = 0; i < sessions_.size(); ++i) {
             const Session& session = sessions_[i];
             const Permit permit = arbiter_.verdict(static_cast<ClientId>(i)).permit;
             outcome_.holds += permit == Permit::kHold ? 1 : 0;
+            fillers += permit == Permit::kFill ? 1 : 0;
+            if (fillers > 1) {
+                return complain(now, i, "fills a gap beside another one");
+            }
             if (!session.is_honest() || !what_.is_scheduled) {
                 continue;
             }
             if (session.added_now && permit != Permit::kOnce && is_outranked(session)) {
                 return complain(now, i, "launched while one above it had work");
             }
-            const bool is_limited = permit == Permit::kWindow || permit == Permit::kOnce;
+            if (session.added_now && permit == Permit::kFill && outlasts_gap(session, now)) {
+                return complain(now, i, "fills more than the gap");
+            }
+            const bool is_limited =
+                permit == Permit::kWindow || permit == Permit::kOnce || permit == Permit::kFill;
             if (is_limited && session.queued() > what_.settings.window + session.load().kernel) {
                 return complain(now, i, "has more than a window queued");
             }
@@ -285,7 +315,7 @@ Schedule random_run(std::uint64_t seed, Mutation mutation) {
     out.settings.quantum = milliseconds{pick(1, 3)};
     out.settings.linger = microseconds{pick(0, 5) * 100};
     out.settings.drain_max = milliseconds{2};
-    out.settings.fills_gaps = pick(0, 3) == 0;
+    out.settings.fills_gaps = pick(0, 1) == 0;
     const std::uint64_t count = pick(2, 4);
     for (std::uint64_t i = 0; i < count; ++i) {
         Load load;
@@ -295,7 +325,7 @@ Schedule random_run(std::uint64_t seed, Mutation mutation) {
         load.burst = pick(0, 2) == 0 ? 0 : static_cast<std::uint32_t>(pick(1, 60));
         load.pause = microseconds{pick(0, 200) * 20};
         // The first is honest: somebody must have something to lose.
-        load.manner = i == 0 || pick(0, 3) != 0 ? Manner::kHonest : static_cast<Manner>(pick(1, 3));
+        load.manner = i == 0 || pick(0, 3) != 0 ? Manner::kHonest : static_cast<Manner>(pick(1, 4));
         out.loads.push_back(load);
     }
     return out;

@@ -20,6 +20,7 @@ enum class Manner {
     kAlwaysWants,  ///< Claims work that it does not have.
     kAlwaysRuns,   ///< Never says that its work has ended.
     kGreedy,       ///< Launches whatever its verdict is.
+    kLiesOfTimes,  ///< Its kernels take no time, and it will be away for long: so it says.
 };
 
 struct Load {
@@ -31,7 +32,14 @@ struct Load {
 };
 
 /// A policy, or a worker, that does one thing wrong: the checks must notice.
-enum class Mutation { kNone, kNobodyStarves, kNoWindow, kNoHold, kNoWeights };
+enum class Mutation {
+    kNone,
+    kNobodyStarves,
+    kNoWindow,
+    kNoHold,
+    kNoWeights,
+    kFillsBlindly,  ///< It does not look when the gap ends.
+};
 
 struct Schedule {
     std::uint64_t seed = 1;
@@ -50,6 +58,7 @@ struct Outcome {
     std::vector<std::vector<Time>> bursts;  ///< From a burst's first kernel to its last one's end.
     std::uint64_t windows_once = 0;
     std::uint64_t holds = 0;
+    std::uint64_t fills = 0;
 };
 
 Outcome run(const Schedule& what);
