@@ -70,7 +70,27 @@ std::optional<Time> LaunchTimes::mean_run_of(std::uint64_t key) const {
 
 std::optional<Time> LaunchTimes::gap_after(std::uint64_t key) const {
     const Times* const times = find(key);
-    return times != nullptr ? times->gap.mostly_at_least() : std::nullopt;
+    return times != nullptr && times->gap.count() >= kGapsKnown ? times->gap.mostly_at_least()
+                                                                : std::nullopt;
+}
+
+std::uint64_t GapWatch::pair() const {
+    return ((before_ ^ (before_ >> 32)) * 0x9e3779b97f4a7c15U) ^ last_;
+}
+
+void GapWatch::begins(std::uint64_t key, Time now) {
+    if (idle_since_ && last_ != 0 && now - *idle_since_ <= kLongest) {
+        times_.note_gap(last_, now - *idle_since_);
+        times_.note_gap(pair(), now - *idle_since_);
+    }
+    idle_since_.reset();
+    before_ = last_;
+    last_ = key;
+}
+
+Time GapWatch::expected() const {
+    const std::optional<Time> gap = times_.gap_after(pair());
+    return gap ? *gap : times_.gap_after(last_).value_or(Time{});
 }
 
 }  // namespace gantry::scheduling

@@ -46,8 +46,9 @@ public:
     /// What a window counts for it.
     [[nodiscard]] std::optional<Time> run_of(std::uint64_t key) const;
     [[nodiscard]] std::optional<Time> mean_run_of(std::uint64_t key) const;
-    /// What may be filled after it.
+    /// What may be filled after it; nothing before kGapsKnown samples.
     [[nodiscard]] std::optional<Time> gap_after(std::uint64_t key) const;
+    static constexpr std::uint64_t kGapsKnown = 4;
 
 private:
     struct Times {
@@ -58,6 +59,30 @@ private:
     [[nodiscard]] const Times* find(std::uint64_t key) const;
 
     std::unordered_map<std::uint64_t, Times> times_;
+};
+
+/// GapWatch: for how long one process has nothing at the driver, and will have nothing: by its last
+/// two launches, or the last one where those two have not come often enough.
+class GapWatch {
+public:
+    explicit GapWatch(LaunchTimes& times) : times_(times) {}
+    /// A launch goes to the driver.
+    void begins(std::uint64_t key, Time now);
+    /// Nothing is left there.
+    void ends(Time now) { idle_since_ = now; }
+    /// What ends now is not the program's pause: it was held, or stopped.
+    void forget() { idle_since_.reset(); }
+    /// From the end of what was launched last; 0: not known.
+    [[nodiscard]] Time expected() const;
+
+private:
+    static constexpr Time kLongest = std::chrono::seconds{1};  // More is no gap.
+    [[nodiscard]] std::uint64_t pair() const;
+
+    LaunchTimes& times_;
+    std::uint64_t before_ = 0;
+    std::uint64_t last_ = 0;
+    std::optional<Time> idle_since_;
 };
 
 }  // namespace gantry::scheduling

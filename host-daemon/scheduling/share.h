@@ -39,8 +39,8 @@ enum class Permit : std::uint32_t {
     kTold,    ///< It launches as it likes, and tells its claims.
     kWindow,  ///< It may have a window of GPU time queued.
     kOnce,    ///< It may give one window of GPU time to the driver, once for each serial number.
-    kFill,    ///< As kWindow, but only what has ended by `until`: it is in another's gap.
     kHold,    ///< It waits.
+    kFill,    ///< As kWindow, but only what has ended by `until`: it is in another's gap.
 };
 
 struct Verdict {

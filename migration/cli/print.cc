@@ -217,14 +217,16 @@ std::string sched_text(const control::SchedReply& reply) {
                            gpu.device_name(),
                            gpu.arbitrates() ? "arbitrated" : "everybody launches at will");
         if (gpu.sessions_size() != 0) {
-            out += fmt::format("{:<40} {:>8} {:>6} {:>7} {:>10} {:>11} {:>7}\n", "session",
-                               "priority", "weight", "permit", "held s", "waited ms", "windows");
+            out += fmt::format("{:<40} {:>8} {:>6} {:>7} {:>10} {:>11} {:>7} {:>7}\n", "session",
+                               "priority", "weight", "permit", "held s", "waited ms", "windows",
+                               "gaps");
         }
         for (const control::SessionSched& one : gpu.sessions()) {
-            out += fmt::format("{:<40} {:>8} {:>6} {:>7} {:>10.3f} {:>11.1f} {:>7}\n",
+            out += fmt::format("{:<40} {:>8} {:>6} {:>7} {:>10.3f} {:>11.1f} {:>7} {:>7}\n",
                                one.session_id(), one.priority(), one.weight(), one.permit(),
                                static_cast<double>(one.held_us()) / 1e6,
-                               static_cast<double>(one.wait_us_max()) / 1e3, one.windows_once());
+                               static_cast<double>(one.wait_us_max()) / 1e3, one.windows_once(),
+                               one.fills());
         }
     }
     return out.empty() ? "no program uses a GPU\n" : out;

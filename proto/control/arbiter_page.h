@@ -22,6 +22,8 @@ struct ArbiterPage {
     struct alignas(64) Slot {
         /// scheduling::Permit in the low kPermitBits, the serial number above.
         std::atomic<std::uint32_t> verdict;
+        /// Of Permit::kFill, by CLOCK_MONOTONIC; written before that verdict.
+        std::atomic<std::uint64_t> until_ns;
     };
     static constexpr unsigned kPermitBits = 4;
 

@@ -103,6 +103,19 @@ def priority(options, daemon):
           f"{low['windows_once']} windows, longest wait {int(low['wait_us_max']) / 1000:.0f} ms")
 
 
+def filling(options, daemon):
+    """High rests for 7 ms between bursts: low's kernels are run there, once their time is known."""
+    loads = [(options.rounds // 4, 8, 7000, 6), (options.rounds // 20, 2, -1, 6)]
+    _, (high, low), results = pair(options, daemon, [(9, 100), (1, 100)], loads)
+    done = [result[0] for result in results]
+    expect(int(low["fills"]) > 10, f"no gaps were filled: {low}")
+    expect(int(high["fills"]) == 0 and high["permit"] == "told", f"the one above: {high}")
+    expect(min(done) > 0, f"launches: {done}")
+    expect(int(low["wait_us_max"]) <= 2 * STARVATION_MS * 1000 * PATIENCE, f"its wait: {low}")
+    print(f"gaps: {done[0]:.0f} and {done[1]:.0f} launches, {low['fills']} gaps filled, "
+          f"{low['windows_once']} windows")
+
+
 def switched_off(options, daemon):
     high = Program(options, daemon, options.rounds, 8, 0, 4)
     low = Program(options, daemon, options.rounds, 8, 0, 4)
@@ -143,6 +156,10 @@ def main():
             weights(options, daemon)
             priority(options, daemon)
             switched_off(options, daemon)
+        daemon = Daemon(options.build, pathlib.Path(folder), "filling", driver=options.driver,
+                        extra={"worker": "arbitrate = true\nfill_gaps = true\n"})
+        with running(daemon):
+            filling(options, daemon)
     return 0
 
 

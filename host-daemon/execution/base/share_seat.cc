@@ -47,6 +47,7 @@ Result<std::unique_ptr<ShareSeat>> ShareSeat::join(std::uint32_t slot,
     GANTRY_ASSIGN(void* const claims, map(claim, PROT_READ | PROT_WRITE));
     seat->claim_ = static_cast<ClaimPage*>(claims);
     seat->verdict_ = &seat->page_->slots[slot].verdict;
+    seat->until_ = &seat->page_->slots[slot].until_ns;
     seat->bell_ = std::move(bell);
     return seat;
 }
@@ -63,8 +64,10 @@ ShareSeat::~ShareSeat() {
 Verdict ShareSeat::verdict() const {
     const std::uint32_t word = verdict_->load(std::memory_order_acquire);
     const std::uint32_t permit = word & ((1U << ArbiterPage::kPermitBits) - 1);
-    return {static_cast<Permit>(std::min(permit, static_cast<std::uint32_t>(Permit::kHold))),
-            word >> ArbiterPage::kPermitBits};
+    return {permit <= static_cast<std::uint32_t>(Permit::kFill) ? static_cast<Permit>(permit)
+                                                                : Permit::kHold,
+            word >> ArbiterPage::kPermitBits,
+            Time{static_cast<Time::rep>(until_->load(std::memory_order_relaxed))}};
 }
 
 void ShareSeat::wait(const Verdict& seen, Time at_most) const {
@@ -96,7 +99,8 @@ void ShareSeat::tell(const scheduling::Claim& claim) {
     }
 }
 
-bool LaunchTurn::is_let_through(const Verdict& verdict, Time cost) {
+bool LaunchTurn::is_let_through(const Verdict& verdict, std::optional<Time> predicted, Time now) {
+    const Time cost = window_.cost_of(predicted);
     switch (verdict.permit) {
         case Permit::kOpen:
         case Permit::kTold: return true;
@@ -108,6 +112,9 @@ bool LaunchTurn::is_let_through(const Verdict& verdict, Time cost) {
             }
             // What has been added to the window stays in it until all has ended.
             return verdict.serial == serial_in_use_ && !window_.empty() && window_.may_add(cost);
+        case Permit::kFill:
+            return predicted && window_.may_add(cost) &&
+                   cost <= verdict.until - now - window_.queued();
         case Permit::kHold: return false;
     }
     return false;
@@ -116,7 +123,7 @@ bool LaunchTurn::is_let_through(const Verdict& verdict, Time cost) {
 bool LaunchTurn::may_launch(std::optional<Time> cost, Time now) {
     const Verdict verdict = seat_.verdict();
     has_given_up_ = has_given_up_ && verdict == last_;
-    if (has_given_up_ || is_let_through(verdict, window_.cost_of(cost))) {
+    if (has_given_up_ || is_let_through(verdict, cost, now)) {
         claim_.wants = false;
         return true;
     }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "host-daemon/scheduling/launch_window.h"
 #include "host-daemon/scheduling/share.h"
@@ -41,6 +42,7 @@ private:
     const control::ArbiterPage* page_ = nullptr;
     control::ClaimPage* claim_ = nullptr;
     const std::atomic<std::uint32_t>* verdict_ = nullptr;
+    const std::atomic<std::uint64_t>* until_ = nullptr;
     control::UniqueFd bell_;
     scheduling::Claim told_;
 };
@@ -58,10 +60,13 @@ public:
     void ended(std::optional<scheduling::Time> cost);
     /// Nothing waits to be launched any more.
     void has_no_more();
+    /// For how long nothing comes when what was launched has ended; 0: not known.
+    void expects(scheduling::Time gap) { claim_.gap = gap; }
     [[nodiscard]] bool waits() const { return claim_.wants; }
 
 private:
-    bool is_let_through(const scheduling::Verdict& verdict, scheduling::Time cost);
+    bool is_let_through(const scheduling::Verdict& verdict, std::optional<scheduling::Time> cost,
+                        scheduling::Time now);
 
     ShareSeat& seat_;
     scheduling::LaunchWindow window_;

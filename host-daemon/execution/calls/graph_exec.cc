@@ -130,11 +130,14 @@ CUresult launch_graph(CallContext& context, const wire::cuGraphLaunch_call& laun
     if (!call.process().graphs.captures.any()) {
         await_last_launch(call, launch);
     }
-    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    LaunchGate& gate = call.process().launch_gate;
     CUstream stream = nullptr;
-    if (!call.process().launch_gate.is_open() && !call.process().graphs.captures.any() &&
-        call.stream(launch.hStream, &stream) == CUDA_SUCCESS) {
-        call.process().launch_gate.launched(stream);
+    const bool is_gated = !gate.is_open() && !call.process().graphs.captures.any() &&
+                          call.stream(launch.hStream, &stream) == CUDA_SUCCESS;
+    const EventPool::Event before = is_gated ? gate.launching(stream) : EventPool::Event{};
+    const CUresult result = generated::on_cuGraphLaunch(context, launch, trailing, reply);
+    if (is_gated) {
+        gate.launched(stream, launch.hGraph, before);
     }
     return result;
 }

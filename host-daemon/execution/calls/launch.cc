@@ -93,18 +93,30 @@ CUresult make_config(Call& call, const LaunchExCall& launch, std::span<const std
 /// Tells the gate of a launch when it goes out of scope.
 class GatedLaunch {
 public:
-    GatedLaunch(GuestProcess& process, CUstream stream) : process_(process), stream_(stream) {}
+    GatedLaunch(GuestProcess& process, CUstream stream, const LaunchCall& launch)
+        : process_(process), stream_(stream) {
+        if (is_gated()) {
+            key_ = launch_key(launch);
+            before_ = process_.launch_gate.launching(stream_);
+        }
+    }
     ~GatedLaunch() {
-        if (!process_.launch_gate.is_open() && !process_.graphs.captures.any()) {
-            process_.launch_gate.launched(stream_);
+        if (key_ != 0) {
+            process_.launch_gate.launched(stream_, key_, before_);
         }
     }
     GatedLaunch(const GatedLaunch&) = delete;
     GatedLaunch& operator=(const GatedLaunch&) = delete;
 
 private:
+    [[nodiscard]] bool is_gated() const {
+        return !process_.launch_gate.is_open() && !process_.graphs.captures.any();
+    }
+
     GuestProcess& process_;
     CUstream stream_;
+    std::uint64_t key_ = 0;  ///< 0: the gate is not told.
+    EventPool::Event before_;
 };
 
 /// Launches, and notes what a cooperative grid needs of a device.
@@ -114,7 +126,7 @@ CUresult launch_configured(Call& call, const LaunchCall& launch, const CUlaunchC
     call.process().launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
     CUresult result = CUDA_SUCCESS;
     {
-        const GatedLaunch gated(call.process(), config.hStream);
+        const GatedLaunch gated(call.process(), config.hStream, launch);
         const LaunchAccount::Launch measured(call.process().account, shape_of(launch),
                                              config.hStream);
         result = call.api().cuLaunchKernelEx(&config, function, nullptr, packed.get());
@@ -183,7 +195,7 @@ CUresult on_cuLaunchKernel(CallContext& context, const wire::cuLaunchKernel_call
     call.queued_in(stream);
     LaunchPolicy& launches = call.process().launches;
     launches.counters.launches.fetch_add(1, std::memory_order_relaxed);
-    const GatedLaunch gated(call.process(), stream);
+    const GatedLaunch gated(call.process(), stream, launch);
     const LaunchAccount::Launch measured(call.process().account, shape_of(launch), stream);
     if (!call.may_wait() && launches.launch_one(call.command(), launch, trailing, stream)) {
         return CUDA_SUCCESS;

@@ -4,14 +4,17 @@ namespace gantry::worker {
 
 EventPool::~EventPool() {
     for (const auto& [native, context] : contexts_) {
-        for (const CUevent event : context.free) {
-            device_.api().cuEventDestroy_v2(event);
+        for (const auto* const events : {&context.free, &context.free_timed}) {
+            for (const CUevent event : *events) {
+                device_.api().cuEventDestroy_v2(event);
+            }
         }
     }
 }
 
-EventPool::Event EventPool::take() {
+EventPool::Event EventPool::take(Kind kind) {
     Event taken;
+    taken.is_timed = kind == Kind::kTimed;
     if (device_.api().cuCtxGetCurrent(&taken.context) != CUDA_SUCCESS || taken.context == nullptr) {
         return {};
     }
@@ -21,18 +24,20 @@ EventPool::Event EventPool::take() {
         context.life = ++last_life_;
     }
     taken.life = context.life;
-    if (!context.free.empty()) {
-        taken.native = context.free.back();
-        context.free.pop_back();
+    std::vector<CUevent>& free = taken.is_timed ? context.free_timed : context.free;
+    if (!free.empty()) {
+        taken.native = free.back();
+        free.pop_back();
     }
     return taken;
 }
 
-EventPool::Event EventPool::record(CUstream stream) {
+EventPool::Event EventPool::record(CUstream stream, Kind kind) {
     const driver::DriverApi& api = device_.api();
-    Event event = take();
+    Event event = take(kind);
+    const unsigned flags = event.is_timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
     if (event.context == nullptr ||
-        (!event && api.cuEventCreate(&event.native, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)) {
+        (!event && api.cuEventCreate(&event.native, flags) != CUDA_SUCCESS)) {
         return {};
     }
     if (api.cuEventRecord(event.native, stream) != CUDA_SUCCESS) {
@@ -54,10 +59,26 @@ CUresult EventPool::query(const Event& event) {
     return find_locked(event) != nullptr ? device_.api().cuEventQuery(event.native) : CUDA_SUCCESS;
 }
 
+std::optional<std::chrono::nanoseconds> EventPool::between(const Event& before,
+                                                           const Event& behind) {
+    const driver::DriverApi& api = device_.api();
+    MutexLock lock(mutex_);
+    if (find_locked(before) == nullptr || find_locked(behind) == nullptr) {
+        return std::nullopt;
+    }
+    float ms = 0;
+    const CUresult result = api.cuEventElapsedTime_v2 != nullptr
+                                ? api.cuEventElapsedTime_v2(&ms, before.native, behind.native)
+                                : api.cuEventElapsedTime(&ms, before.native, behind.native);
+    return result == CUDA_SUCCESS
+               ? std::optional(std::chrono::nanoseconds{static_cast<std::int64_t>(ms * 1e6F)})
+               : std::nullopt;
+}
+
 void EventPool::keep(const Event& event) {
     MutexLock lock(mutex_);
     if (Context* context = find_locked(event); context != nullptr) {
-        context->free.push_back(event.native);
+        (event.is_timed ? context->free_timed : context->free).push_back(event.native);
     }
 }
 

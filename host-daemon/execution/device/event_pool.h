@@ -10,8 +10,10 @@
 // thread's. Cost: a look-up beside the driver's call.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "host-daemon/execution/device/device.h"
@@ -25,6 +27,7 @@ public:
         CUevent native = nullptr;
         CUcontext context = nullptr;
         std::uint64_t life = 0;  ///< Of the context: another one may get its address.
+        bool is_timed = false;
         explicit operator bool() const { return native != nullptr; }
     };
 
@@ -34,7 +37,12 @@ public:
     EventPool& operator=(const EventPool&) = delete;
 
     /// An event behind what is queued in the stream now; none on failure.
-    [[nodiscard]] Event record(CUstream stream);
+    [[nodiscard]] Event record(CUstream stream) { return record(stream, Kind::kPlain); }
+    enum class Kind { kPlain, kTimed };
+    [[nodiscard]] Event record(CUstream stream, Kind kind);
+    /// Between two timed ones that have told; nothing where that cannot be known.
+    [[nodiscard]] std::optional<std::chrono::nanoseconds> between(const Event& before,
+                                                                  const Event& behind);
     /// CUDA_SUCCESS, CUDA_ERROR_NOT_READY, or the error that a driver told.
     [[nodiscard]] CUresult query(const Event& event);
     /// The event has told what it was for; nothing for none.
@@ -46,9 +54,10 @@ private:
     struct Context {
         std::uint64_t life = 0;
         std::vector<CUevent> free;
+        std::vector<CUevent> free_timed;
     };
     /// A free event of the calling thread's context, or where one would belong.
-    [[nodiscard]] Event take();
+    [[nodiscard]] Event take(Kind kind);
     [[nodiscard]] Context* find_locked(const Event& event) GANTRY_REQUIRES(mutex_);
 
     Device& device_;

@@ -36,7 +36,7 @@ bool LaunchGate::may_batch() const {
            word == static_cast<std::uint32_t>(Permit::kTold);
 }
 
-bool LaunchGate::may_launch() {
+bool LaunchGate::may_launch(std::uint64_t key) {
     scheduling::Verdict seen;
     const ShareSeat* seat = nullptr;
     bool has_work = false;
@@ -46,9 +46,13 @@ bool LaunchGate::may_launch() {
             return true;
         }
         seen = seat_->verdict();
-        if (turn_->may_launch(std::nullopt, gate_time())) {
+        // Who is held says what it would take in a gap.
+        const bool is_predicted = seen.permit == Permit::kFill || seen.permit == Permit::kHold;
+        cost_ = is_predicted ? times_.run_of(key) : std::nullopt;
+        if (turn_->may_launch(cost_, gate_time())) {
             return true;
         }
+        gaps_.forget();
         seat = seat_.get();  // It is kept when another takes its place.
         has_work = !marks_.empty();
         note_marks();
@@ -57,14 +61,26 @@ bool LaunchGate::may_launch() {
     return false;
 }
 
-void LaunchGate::launched(CUstream stream) {
+EventPool::Event LaunchGate::launching(CUstream stream) {
+    return may_batch() ? EventPool::Event{} : events_.record(stream, EventPool::Kind::kTimed);
+}
+
+void LaunchGate::launched(CUstream stream, std::uint64_t key, const EventPool::Event& before) {
     const MutexLock lock(mutex_);
     if (turn_ == nullptr) {
+        events_.keep(before);
         return;
     }
+    gaps_.begins(key, gate_time());
     const Permit permit = seat_->verdict().permit;
     const bool is_limited = permit != Permit::kOpen && permit != Permit::kTold;
-    Mark mark{events_.record(stream), stream, is_limited};
+    Mark mark;
+    mark.event = events_.record(stream, before ? EventPool::Kind::kTimed : EventPool::Kind::kPlain);
+    mark.before = before;
+    mark.key = key;
+    mark.cost = is_limited ? cost_ : std::optional(Time{});
+    mark.stream = stream;
+    mark.is_limited = is_limited;
     if (!is_limited) {
         // The newest launch of a stream ends last.
         const auto former = std::find_if(marks_.begin(), marks_.end(), [&](const Mark& one) {
@@ -73,17 +89,23 @@ void LaunchGate::launched(CUstream stream) {
         if (former != marks_.end()) {
             std::swap(*former, mark);
             events_.keep(mark.event);
+            events_.keep(mark.before);
             return;
         }
     }
-    turn_->launched(is_limited ? std::nullopt : std::optional(Time{}));
+    turn_->launched(mark.cost);
     marks_.push_back(mark);
     note_marks();
 }
 
 void LaunchGate::end(const Mark& mark) {
+    if (const auto took = mark.before ? events_.between(mark.before, mark.event) : std::nullopt) {
+        times_.note_run(mark.key, *took);
+    }
+    events_.keep(mark.before);
     events_.keep(mark.event);
-    turn_->ended(mark.is_limited ? std::nullopt : std::optional(Time{}));
+    turn_->expects(gaps_.expected());
+    turn_->ended(mark.cost);
 }
 
 void LaunchGate::poll(bool is_idle) {
@@ -98,6 +120,9 @@ void LaunchGate::poll(bool is_idle) {
         } else {
             end(mark);
         }
+    }
+    if (left.empty() && !marks_.empty()) {
+        gaps_.ends(gate_time());
     }
     marks_ = std::move(left);
     if (is_idle && turn_->waits()) {
@@ -115,6 +140,7 @@ void LaunchGate::rest() {
         end(mark);
     }
     marks_.clear();
+    gaps_.forget();  // A freeze is no pause of the program.
     turn_->has_no_more();
     note_marks();
 }

@@ -58,6 +58,23 @@ bool waits_for_device(const Call& call) {
            (cuda::op_flags(call.op()) & cuda::kOpMayBlock) != 0;
 }
 
+/// What the next launch's times are known by. Read from the ring: a guest that changes it meanwhile
+/// gets another prediction for itself.
+std::uint64_t key_of(const wire::CommandView& view) {
+    if (view.op == static_cast<std::uint16_t>(cuda::Op::cuGraphLaunch)) {
+        cuda::wire::cuGraphLaunch_call graph{};
+        if (view.args_bytes >= sizeof(graph)) {
+            std::memcpy(&graph, view.args, sizeof(graph));
+        }
+        return graph.hGraph;
+    }
+    cuda::wire_hand::LaunchCall launch{};
+    if (view.args_bytes >= sizeof(launch)) {
+        std::memcpy(&launch, view.args, sizeof(launch));
+    }
+    return launch_key(launch);
+}
+
 }  // namespace
 
 Execution::Execution(Device& device, OutputCapture& output, const ProcessOptions& options)
@@ -89,8 +106,8 @@ CommandLoop::Hooks Execution::hooks(const ProcessOptions& options) {
         return waits_.poll();
     };
     hooks.gate.word = &process_.launch_gate.word();
-    hooks.gate.may_pass = [this](std::uint16_t op) {
-        const bool may_pass = !launches(op) || process_.launch_gate.may_launch();
+    hooks.gate.may_pass = [this](const wire::CommandView& view) {
+        const bool may_pass = !launches(view.op) || process_.launch_gate.may_launch(key_of(view));
         if (__builtin_expect(process_.channel.profile.is_on(), 0)) {
             process_.channel.profile.held(!may_pass);
         }
@@ -174,7 +191,8 @@ bool Execution::execute_batch(std::span<const Command> batch) {
         return false;
     }
     if (!process_.launch_gate.is_open()) {
-        process_.launch_gate.launched(*stream);
+        const auto last = batch.back().arguments<cuda::wire_hand::LaunchCall>();
+        process_.launch_gate.launched(*stream, last ? launch_key(*last) : 0);
     }
     waits_.note_batch(batch, *stream);
     waits_.poll();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "host-daemon/execution/base/crash_log.h"
 
@@ -25,6 +26,19 @@ KernelLaunch kernel_launch(const LaunchCall& launch, std::span<const std::byte> 
 KernelShape shape_of(const LaunchCall& launch) {
     return {launch.kernel, std::to_array(launch.grid), std::to_array(launch.block),
             launch.shared_bytes};
+}
+
+std::uint64_t launch_key(const LaunchCall& launch) {
+    std::uint64_t key = launch.kernel;
+    const auto mix = [&key](std::uint64_t word) {
+        key = (key ^ word) * 0x9e3779b97f4a7c15U;
+        key ^= key >> 32;
+    };
+    for (std::size_t i = 0; i < std::size(launch.grid); ++i) {
+        mix(launch.grid[i] | (std::uint64_t{launch.block[i]} << 32));
+    }
+    mix(launch.shared_bytes);
+    return key;
 }
 
 LaunchPolicy::LaunchPolicy(const Needs& needs, const Wishes& wishes)

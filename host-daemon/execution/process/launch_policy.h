@@ -24,6 +24,8 @@
 namespace gantry::worker {
 
 [[nodiscard]] KernelShape shape_of(const cuda::wire_hand::LaunchCall& launch);
+/// What the times of launches are known by, in one process.
+[[nodiscard]] std::uint64_t launch_key(const cuda::wire_hand::LaunchCall& launch);
 
 struct LaunchCounters {
     std::atomic<std::uint64_t> launches{0};

@@ -153,7 +153,7 @@ bool CommandLoop::stays_back() {
     wire::CommandView view;
     const char* reason = nullptr;
     if (breached_ || scout.peek(&view, &reason) != wire::PeekStatus::kReady ||
-        hooks_.gate.may_pass(view.op)) {
+        hooks_.gate.may_pass(view)) {
         return false;
     }
     publish_head(true);

@@ -80,7 +80,7 @@ public:
         /// Where the word is that is 0 while the gate is open; null: there is no gate.
         const std::atomic<const std::atomic<std::uint32_t>*>* word = nullptr;
         /// Not asked while it is open. False: not yet, having waited a little.
-        std::function<bool(std::uint16_t op)> may_pass = nullptr;
+        std::function<bool(const wire::CommandView&)> may_pass = nullptr;
         std::function<bool()> may_batch = nullptr;
         /// The loop must not sleep for long: it has to tell when work ends.
         std::function<bool()> has_marks = nullptr;

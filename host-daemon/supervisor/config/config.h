@@ -70,7 +70,9 @@ struct WorkerConfig {
     std::int64_t spares = 0;
     bool await_restore = true;
     bool batch_launches = true;
-    bool arbitrate = false;          // whose turn it is on a GPU that sessions share
+    bool arbitrate = false;  // whose turn it is on a GPU that sessions share
+    bool fill_gaps = false;  // of a holder, as far as its launches were measured
+    std::int64_t fill_margin_us = 200;
     bool account = false;            // count and measure launches by kernel
     std::int64_t profile_level = 0;  // level of what programs note of their operations
 };

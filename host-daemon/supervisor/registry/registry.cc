@@ -46,12 +46,24 @@ std::string host_name_of(const Config& config) {
 
 }  // namespace
 
+namespace {
+
+scheduling::Settings share_settings(const WorkerConfig& config) {
+    scheduling::Settings settings;
+    settings.fills_gaps = config.fill_gaps;
+    settings.fill_margin = std::chrono::microseconds{config.fill_margin_us};
+    return settings;
+}
+
+}  // namespace
+
 Registry::Registry(const Config& config, EpochStore& store, Hypervisor& hypervisor)
     : config_(config),
       store_(store),
       hypervisor_(hypervisor),
       stock_(config, [this] { return suspended_counts(); }),
       devices_([this](DeviceNumber device) { return ask_device(device); }),
+      shares_(share_settings(config.worker)),
       records_(config.daemon.state_directory, host_name_of(config)),
       status_(host_name_of(config), sessions_, devices_, records_),
       saves_(config.daemon.state_directory, hypervisor, sessions_, housekeeping_, save_hooks()),

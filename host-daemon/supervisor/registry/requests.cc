@@ -339,7 +339,7 @@ Result<control::SchedReply> Registry::sched(const control::SchedRequest& request
     if (request.has_enabled()) {
         shares_.set_enabled(request.enabled());
     }
-    static constexpr const char* kPermits[] = {"open", "told", "window", "once", "hold"};
+    static constexpr const char* kPermits[] = {"open", "told", "window", "once", "hold", "fill"};
     control::SchedReply out;
     out.set_enabled(shares_.is_enabled());
     for (const auto& [device, status] : shares_.status()) {
@@ -360,6 +360,7 @@ Result<control::SchedReply> Registry::sched(const control::SchedRequest& request
             one.set_held_us(static_cast<std::uint64_t>(standing.charged.count()) / 1000);
             one.set_wait_us_max(static_cast<std::uint64_t>(standing.wait_max.count()) / 1000);
             one.set_windows_once(standing.windows_once);
+            one.set_fills(standing.fills);
         }
     }
     return out;

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <set>
 
 #include "proto/wire/wait.h"
 
@@ -210,16 +211,30 @@ bool GpuArbiter::arbitrates() const {
 
 bool GpuArbiter::is_contended() const {
     std::size_t busy = 0;
+    bool is_away = false;  // Whoever waits meanwhile may be let in, and is to be stopped at once.
     for (const auto& [session, client] : clients_) {
         const auto standing = policy_.standing(client.id);
-        busy += standing && (standing->claim.wants || standing->claim.runs) ? 1 : 0;
+        const bool is_busy = standing && (standing->claim.wants || standing->claim.runs);
+        busy += is_busy ? 1 : 0;
+        is_away = is_away || (standing && standing->holds && !is_busy);
     }
-    return busy > 1;
+    return busy > 1 || (busy == 1 && is_away);
 }
 
 void GpuArbiter::publish() {
+    std::set<scheduling::ClientId> fills;
     for (const auto& [slot, place] : places_) {
-        const scheduling::Verdict verdict = policy_.verdict(clients_.at(place.session).id);
+        const scheduling::ClientId id = clients_.at(place.session).id;
+        scheduling::Verdict verdict = policy_.verdict(id);
+        if (verdict.permit == scheduling::Permit::kFill) {
+            const scheduling::Claim claim = read_claim(*place.claim);
+            if ((claim.wants || claim.runs) && fills.insert(id).second) {
+                page_->slots[slot].until_ns.store(static_cast<std::uint64_t>(verdict.until.count()),
+                                                  std::memory_order_relaxed);
+            } else {
+                verdict = {scheduling::Permit::kHold, 0, {}};  // One program of a session.
+            }
+        }
         const std::uint32_t word = (verdict.serial << ArbiterPage::kPermitBits) |
                                    static_cast<std::uint32_t>(verdict.permit);
         std::atomic<std::uint32_t>& published = page_->slots[slot].verdict;
@@ -233,13 +248,21 @@ void GpuArbiter::publish() {
 /// Reads the claims, decides and publishes.
 void GpuArbiter::look(Time at) {
     std::map<std::string, scheduling::Claim> claims;
+    std::map<std::string, bool> wanted;
     for (const auto& [slot, place] : places_) {
         const scheduling::Claim claim = read_claim(*place.claim);
         scheduling::Claim& all = claims[place.session];
         all.wants = all.wants || claim.wants;
         all.runs = all.runs || claim.runs;
-        all.next = std::max(all.next, claim.next);
-        all.gap = std::max(all.gap, claim.gap);
+        if (claim.wants) {  // Not known of one: not known.
+            const bool is_known =
+                claim.next != Time{} && (!wanted[place.session] || all.next != Time{});
+            all.next = is_known ? std::max(all.next, claim.next) : Time{};
+            wanted[place.session] = true;
+        }
+        if (claim.gap != Time{}) {  // Whoever comes back first ends it.
+            all.gap = all.gap != Time{} ? std::min(all.gap, claim.gap) : claim.gap;
+        }
     }
     for (const auto& [session, claim] : claims) {
         policy_.set_claim(clients_.at(session).id, claim, at);

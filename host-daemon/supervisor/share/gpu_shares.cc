@@ -10,7 +10,7 @@ Result<ArbiterPlace> GpuShares::join(DeviceNumber device, const std::string& ses
         const MutexLock lock(mutex_);
         std::shared_ptr<GpuArbiter>& known = arbiters_[device];
         if (known == nullptr) {
-            GANTRY_ASSIGN(known, GpuArbiter::start(scheduling::Settings{}));
+            GANTRY_ASSIGN(known, GpuArbiter::start(settings_));
             known->set_enabled(is_enabled_);
             for (const auto& [id, share] : shares_) {
                 known->set_share(id, share);

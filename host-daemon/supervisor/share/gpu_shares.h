@@ -23,6 +23,8 @@ struct ArbiterPlace {
 
 class GpuShares {
 public:
+    explicit GpuShares(const scheduling::Settings& settings = {}) : settings_(settings) {}
+
     Result<ArbiterPlace> join(DeviceNumber device, const std::string& session);
     void set_share(const std::string& session, std::optional<scheduling::Share> share);
     void set_enabled(bool enabled);
@@ -30,6 +32,7 @@ public:
     [[nodiscard]] std::map<DeviceNumber, GpuArbiter::Status> status() const;
 
 private:
+    const scheduling::Settings settings_;
     mutable Mutex mutex_;
     std::map<DeviceNumber, std::shared_ptr<GpuArbiter>> arbiters_ GANTRY_GUARDED_BY(mutex_);
     std::map<std::string, scheduling::Share> shares_ GANTRY_GUARDED_BY(mutex_);

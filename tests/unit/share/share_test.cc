@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "host-daemon/execution/base/share_seat.h"
+#include "host-daemon/scheduling/launch_times.h"
 #include "host-daemon/supervisor/share/gpu_arbiter.h"
 
 namespace gantry {
@@ -40,9 +41,14 @@ bool comes_true(const Condition& condition) {
     return true;
 }
 
-std::unique_ptr<GpuArbiter> make_arbiter(Time starvation = milliseconds{100}) {
+std::unique_ptr<GpuArbiter> make_arbiter(Time starvation = milliseconds{100},
+                                         bool fills_gaps = false) {
     scheduling::Settings settings;
     settings.starvation = starvation;
+    settings.fills_gaps = fills_gaps;
+    // Long ones: this machine is late now and then.
+    settings.gap_max = seconds{20};
+    settings.fill_margin = fills_gaps ? Time{milliseconds{100}} : settings.fill_margin;
     auto arbiter = GpuArbiter::start(settings);
     EXPECT_TRUE(arbiter.ok());
     return std::move(*arbiter);
@@ -252,6 +258,101 @@ TEST(GpuArbiter, TheSwitchOpensEverything) {
     EXPECT_FALSE(arbiter->status().arbitrates);
     arbiter->set_enabled(true);
     EXPECT_TRUE(comes_true([&] { return low.permit() == Permit::kHold; }));
+}
+
+/// Says that it has nothing, and that it will have nothing for so long.
+void rests_for(Worker& worker, Time gap) {
+    worker.turn->launched(Time{});
+    worker.turn->expects(gap);
+    worker.turn->ended(Time{});
+}
+
+TEST(GpuArbiter, WhatFitsIntoAGapIsLetInUntilTheHolderIsBack) {
+    const auto arbiter = make_arbiter(seconds{10}, true);
+    arbiter->set_share("high", Share{9, 100});
+    Worker high(*arbiter, "high");
+    Worker low(*arbiter, "low");
+    high.turn->launched(Time{});
+    EXPECT_TRUE(comes_true([&] { return low.permit() == Permit::kHold; }));
+    EXPECT_FALSE(low.turn->may_launch(microseconds{100}, now()));
+    rests_for(high, seconds{5});
+    ASSERT_TRUE(comes_true([&] { return low.permit() == Permit::kFill; }));
+    EXPECT_FALSE(low.turn->may_launch(std::nullopt, now()));  // Nobody knows how long it takes.
+    EXPECT_FALSE(low.turn->may_launch(seconds{6}, now()));
+    ASSERT_TRUE(comes_true([&] { return low.turn->may_launch(microseconds{100}, now()); }));
+    EXPECT_EQ(low.permit(), Permit::kFill);
+    // Shortly before the end nothing begins, whatever the arbiter sees of it.
+    EXPECT_FALSE(low.turn->may_launch(microseconds{100}, now() + seconds{5}));
+    low.turn->launched(microseconds{100});
+    high.turn->launched(Time{});
+    EXPECT_TRUE(comes_true([&] { return low.permit() == Permit::kHold; }));
+    EXPECT_FALSE(low.turn->may_launch(microseconds{100}, now()));
+    EXPECT_GE(standing(*arbiter, "low").fills, 1U);
+    EXPECT_EQ(standing(*arbiter, "low").windows_once, 0U);
+}
+
+TEST(GpuArbiter, OneProgramOfASessionFillsAGap) {
+    const auto arbiter = make_arbiter(seconds{10}, true);
+    arbiter->set_share("high", Share{9, 100});
+    Worker high(*arbiter, "high");
+    Worker first(*arbiter, "low");
+    Worker second(*arbiter, "low");
+    high.turn->launched(Time{});
+    EXPECT_TRUE(comes_true([&] { return second.permit() == Permit::kHold; }));
+    first.seat->tell({true, false, microseconds{100}, {}});
+    second.seat->tell({true, false, microseconds{100}, {}});
+    rests_for(high, seconds{5});
+    ASSERT_TRUE(comes_true(
+        [&] { return first.permit() == Permit::kFill || second.permit() == Permit::kFill; }));
+    EXPECT_NE(first.permit(), second.permit());
+}
+
+TEST(GpuArbiter, OneThatLeavesAGapUnusedGetsNoneForATime) {
+    const auto arbiter = make_arbiter(seconds{10}, true);
+    arbiter->set_share("high", Share{9, 100});
+    Worker high(*arbiter, "high");
+    Worker liar(*arbiter, "liar");
+    Worker other(*arbiter, "other");
+    high.turn->launched(Time{});
+    EXPECT_TRUE(comes_true([&] { return liar.permit() == Permit::kHold; }));
+    liar.seat->tell(
+        {true, false, microseconds{200}, {}});  // The longest that fits; it never comes.
+    other.seat->tell({true, false, microseconds{100}, {}});
+    rests_for(high, seconds{10});
+    EXPECT_TRUE(comes_true([&] { return other.permit() == Permit::kFill; }));
+}
+
+TEST(LaunchTimes, GapsAreKnownByTheLastTwoLaunches) {
+    scheduling::LaunchTimes times;
+    scheduling::GapWatch watch(times);
+    Time at{};
+    const auto round = [&](std::uint64_t before, std::uint64_t key, Time gap) {
+        watch.begins(before, at);
+        watch.begins(key, at += microseconds{10});
+        watch.ends(at += microseconds{10});
+        const Time expected = watch.expected();
+        at += gap;
+        return expected;
+    };
+    for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(round(1, 9, microseconds{100}), Time{});
+    }
+    watch.begins(7, at);
+    watch.forget();
+    // The fourth gap has ended, and both keys are known.
+    EXPECT_EQ(round(1, 9, microseconds{500}), microseconds{100});
+    for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(round(2, 9, microseconds{500}), microseconds{100});  // By the last one alone.
+    }
+    watch.begins(3, at);
+    watch.forget();
+    EXPECT_EQ(round(2, 9, microseconds{500}), microseconds{500});
+    // What was held is no gap of the program's.
+    for (int i = 0; i < 4; ++i) {
+        round(5, 6, microseconds{50});
+        watch.forget();
+    }
+    EXPECT_EQ(round(5, 6, microseconds{50}), Time{});
 }
 
 TEST(ShareSeat, WhoWaitsForNobodyGoesOn) {
