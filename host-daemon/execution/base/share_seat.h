@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "host-daemon/scheduling/launch_times.h"
 #include "host-daemon/scheduling/launch_window.h"
 #include "host-daemon/scheduling/share.h"
 #include "proto/base/result.h"

@@ -18,7 +18,6 @@
 
 #include "host-daemon/execution/base/share_seat.h"
 #include "host-daemon/execution/device/event_pool.h"
-#include "host-daemon/scheduling/launch_times.h"
 #include "proto/base/mutex.h"
 
 namespace gantry::worker {

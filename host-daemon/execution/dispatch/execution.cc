@@ -7,6 +7,7 @@
 #include "host-daemon/execution/dispatch/run_call.h"
 #include "proto/cuda/gen/op_flags.h"
 #include "proto/cuda/gen/op_table.h"
+#include "proto/cuda/gen/wire_structs.h"
 
 namespace gantry::worker {
 namespace {
@@ -62,7 +63,7 @@ bool waits_for_device(const Call& call) {
 /// gets another prediction for itself.
 std::uint64_t key_of(const wire::CommandView& view) {
     if (view.op == static_cast<std::uint16_t>(cuda::Op::cuGraphLaunch)) {
-        cuda::wire::cuGraphLaunch_call graph{};
+        gantry::cuda::wire::cuGraphLaunch_call graph{};
         if (view.args_bytes >= sizeof(graph)) {
             std::memcpy(&graph, view.args, sizeof(graph));
         }

@@ -260,9 +260,8 @@ TEST(GpuArbiter, TheSwitchOpensEverything) {
     EXPECT_TRUE(comes_true([&] { return low.permit() == Permit::kHold; }));
 }
 
-/// Says that it has nothing, and that it will have nothing for so long.
+/// What it launched has ended, and it says that it will have nothing for so long.
 void rests_for(Worker& worker, Time gap) {
-    worker.turn->launched(Time{});
     worker.turn->expects(gap);
     worker.turn->ended(Time{});
 }
