@@ -1,5 +1,7 @@
 #include "migration/libvirt/host.h"
 
+#include <cstdlib>
+
 #include "migration/libvirt/errors.h"
 #include "migration/libvirt/handles.h"
 #include "proto/base/mutex.h"
@@ -10,6 +12,24 @@ namespace {
 
 constexpr int kKeepaliveIntervalS = 5;
 constexpr unsigned kKeepaliveCount = 4;
+
+std::string version_text(unsigned long version) {
+    return std::to_string(version / 1'000'000) + "." + std::to_string(version / 1000 % 1000) + "." +
+           std::to_string(version % 1000);
+}
+
+using XmlText = std::unique_ptr<char, decltype(&std::free)>;
+
+/// Frees the domains that nobody has taken, and the list.
+struct DomainList {
+    virDomain** items = nullptr;
+    ~DomainList() {
+        for (virDomain** item = items; item != nullptr && *item != nullptr; ++item) {
+            virDomainFree(*item);
+        }
+        std::free(items);
+    }
+};
 
 }  // namespace
 
@@ -55,10 +75,43 @@ private:
 Host::Host(std::string uri) : impl_(std::make_unique<Impl>(std::move(uri))) { silence_libvirt(); }
 Host::~Host() = default;
 
+Result<std::string> Host::versions() {
+    GANTRY_ASSIGN(const ConnectionHandle connection, impl_->connection());
+    unsigned long libvirt = 0;
+    unsigned long hypervisor = 0;
+    if (virConnectGetLibVersion(connection.get(), &libvirt) < 0) {
+        return last_error("cannot ask libvirt's version");
+    }
+    std::string text = "libvirt " + version_text(libvirt);
+    // A libvirt that has no QEMU to ask says so when a VM is started.
+    if (virConnectGetVersion(connection.get(), &hypervisor) == 0) {
+        const char* type = virConnectGetType(connection.get());
+        text += std::string(", ") + (type != nullptr ? type : "hypervisor") + " " +
+                version_text(hypervisor);
+    }
+    return text;
+}
+
+Result<std::vector<ListedDomain>> Host::read_domains() {
+    GANTRY_ASSIGN(const ConnectionHandle connection, impl_->connection());
+    DomainList list;
+    const int count = virConnectListAllDomains(connection.get(), &list.items, 0);
+    if (count < 0) {
+        return last_error("cannot list libvirt's domains");
+    }
+    std::vector<ListedDomain> out;
+    for (int i = 0; i < count; ++i) {
+        virDomain* domain = list.items[i];
+        const XmlText text(virDomainGetXMLDesc(domain, VIR_DOMAIN_XML_INACTIVE), &std::free);
+        out.push_back({domain_name(domain),
+                       text ? parse_domain_xml(text.get()) : last_error("cannot read its XML")});
+    }
+    return out;
+}
+
 Result<DomainInfo> Host::read_domain(const std::string& uuid) {
     GANTRY_ASSIGN(const DomainHandle domain, impl_->domain(uuid));
-    const std::unique_ptr<char, decltype(&std::free)> text(virDomainGetXMLDesc(domain.get(), 0),
-                                                           &std::free);
+    const XmlText text(virDomainGetXMLDesc(domain.get(), 0), &std::free);
     if (!text) {
         return last_error("cannot read the XML of domain " + uuid);
     }

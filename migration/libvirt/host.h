@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "migration/libvirt/domain_info.h"
 #include "migration/libvirt/events.h"
@@ -24,6 +25,11 @@ struct DomainReport {
     JobStats job;
 };
 
+struct ListedDomain {
+    std::string name;
+    Result<DomainInfo> info;  ///< Of its inactive XML, what it is started from.
+};
+
 class Host {
 public:
     explicit Host(std::string uri = kDefaultUri);
@@ -31,6 +37,10 @@ public:
     Host(const Host&) = delete;
     Host& operator=(const Host&) = delete;
 
+    /// libvirt's and its hypervisor's: "libvirt 9.0.0, QEMU 7.2.0".
+    [[nodiscard]] Result<std::string> versions();
+    /// All that are defined or run here.
+    [[nodiscard]] Result<std::vector<ListedDomain>> read_domains();
     /// The live XML, parsed. NotFound ("libvirt.no_domain") when there is no such domain.
     [[nodiscard]] Result<DomainInfo> read_domain(const std::string& uuid);
     /// State and current job. A domain that is not here is kAbsent with no job, not an error.

@@ -29,6 +29,12 @@ struct Free {
 };
 using BioPtr = std::unique_ptr<BIO, Free<BIO_free_all>>;
 using X509Ptr = std::unique_ptr<X509, Free<X509_free>>;
+using StorePtr = std::unique_ptr<X509_STORE, Free<X509_STORE_free>>;
+using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Free<X509_STORE_CTX_free>>;
+struct FreeStack {
+    void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }  // not what is in it
+};
+using StackPtr = std::unique_ptr<STACK_OF(X509), FreeStack>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
 using ContextPtr = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
 using SslPtr = std::unique_ptr<SSL, Free<SSL_free>>;
@@ -62,6 +68,17 @@ Result<std::string> read_file(const std::string& path) {
 X509Ptr parse_certificate(const std::string& pem) {
     const BioPtr bio{BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))};
     return X509Ptr{PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)};
+}
+
+/// All that `pem` holds, in its order.
+std::vector<X509Ptr> parse_certificates(const std::string& pem) {
+    const BioPtr bio{BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))};
+    std::vector<X509Ptr> out;
+    while (X509* one = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
+        out.emplace_back(one);
+    }
+    ERR_clear_error();  // "no start line": the end.
+    return out;
 }
 
 Result<void> check_in_force(const X509* certificate, const std::string& path) {
@@ -178,6 +195,33 @@ Result<TlsMaterial> load_tls(const TlsFiles& files) {
     GANTRY_TRY(check_in_force(authority.get(), files.authority));
     GANTRY_TRY(check_in_force(certificate.get(), files.certificate));
     return material;
+}
+
+Result<void> check_chain(const TlsMaterial& material) {
+    const std::vector<X509Ptr> trusted = parse_certificates(material.authority_pem);
+    const std::vector<X509Ptr> own = parse_certificates(material.certificate_pem);
+    const StorePtr store{X509_STORE_new()};
+    const StackPtr between{sk_X509_new_null()};
+    const StoreContextPtr context{X509_STORE_CTX_new()};
+    if (own.empty() || !store || !between || !context) {
+        return invalid("the certificate cannot be followed to its authority: " + openssl_text());
+    }
+    for (const X509Ptr& one : trusted) {
+        X509_STORE_add_cert(store.get(), one.get());
+    }
+    for (const X509Ptr& one : own) {
+        sk_X509_push(between.get(), one.get());
+    }
+    X509_STORE_CTX_init(context.get(), store.get(), own.front().get(), between.get());
+    X509_VERIFY_PARAM_set_purpose(X509_STORE_CTX_get0_param(context.get()), X509_PURPOSE_ANY);
+    if (X509_verify_cert(context.get()) != 1) {
+        const int error = X509_STORE_CTX_get_error(context.get());
+        ERR_clear_error();
+        return invalid(std::string("the certificate of this host is not accepted by its own "
+                                   "authority: ") +
+                       X509_verify_cert_error_string(error));
+    }
+    return {};
 }
 
 std::optional<std::time_t> certificate_expiry(const std::string& pem) {

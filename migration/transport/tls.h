@@ -30,6 +30,11 @@ struct TlsMaterial {
 /// Reads the three files and checks that they parse, belong together and are in force now.
 Result<TlsMaterial> load_tls(const TlsFiles& files);
 
+/// That this host's certificate leads, by what is beside it in its file, to one of the authority's:
+/// other hosts of that authority accept no other. Not part of load_tls: hosts whose authorities are
+/// exchanged one after the other may differ for a while.
+Result<void> check_chain(const TlsMaterial& material);
+
 /// When the first certificate in `pem` is in force no more; nothing where there is none.
 std::optional<std::time_t> certificate_expiry(const std::string& pem);
 

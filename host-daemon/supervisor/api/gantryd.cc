@@ -29,7 +29,6 @@
 #include "host-daemon/supervisor/config/task_limit.h"
 #include "host-daemon/supervisor/config/version.h"
 #include "host-daemon/supervisor/registry/registry.h"
-#include "host-daemon/supervisor/workers/worker_process.h"
 #include "migration/cli/usage_error.h"
 #include "proto/base/settings.h"
 #include "proto/base/standard_output.h"
@@ -206,38 +205,30 @@ int print(const std::string& text) {
 
 int validate(const Options& options) {
     const auto config = read_config(options);
-    const std::vector<Check> checks =
-        config ? check_whole_host(*config, options.root) : unreadable_config(config.error());
-    const int printed = print(options.json ? checks_json(checks) : checks_text(checks));
-    return printed != 0 || is_fit(checks) ? printed : 1;
+    const CheckList list =
+        config ? check_host(*config, {options.config_path, options.root}, Depth::kHost)
+               : unreadable_config(config.error(), options.config_path);
+    const int printed = print(options.json ? list.json() : list.text());
+    return printed != 0 || list.is_fit() ? printed : 1;
 }
 
-/// One line for each GPU that would be served. A driver that cannot be loaded, or lacks a GPU, is
-/// no mistake of the configuration here.
-Result<void> check_gpus(const WorkerConfig& config, std::string* text) {
-    const auto listed = list_worker_devices(config);
-    std::vector<DeviceNumber> served = named_devices(config);
-    for (const ListedDevice& one : listed ? *listed : std::vector<ListedDevice>{}) {
-        const bool is_named = std::find(served.begin(), served.end(), one.number) != served.end();
-        if (!is_named && !named_devices(config).empty()) {
-            continue;
+/// The part of the same that needs no context on a GPU and no libvirt, said shortly.
+int check(const Options& options, const Config& config) {
+    const CheckList list =
+        check_host(config, {options.config_path, options.root}, Depth::kConfiguration);
+    if (const auto found = list.result(); !found) {
+        return fail({found.error().code, found.error().reason,
+                     options.config_path + ": " + found.error().text});
+    }
+    std::string text = options.config_path + ": no mistake found\n";
+    for (const Check& one : list.all()) {
+        if (one.verdict == Verdict::kWarning) {
+            text += fmt::format("warning: {} [{}]\n", one.text, one.reason);
+        } else if (one.name == "GPU" && one.verdict == Verdict::kOk) {
+            text += "GPU " + one.text + "\n";
         }
-        if (!is_named) {
-            served.push_back(one.number);
-        }
-        *text +=
-            fmt::format("GPU {}: {}, UUID {}, compute capability {}.{}, {} MiB\n", one.number,
-                        one.name, one.uuid, one.cc_major, one.cc_minor, one.memory_bytes >> 20);
     }
-    if (served.empty()) {
-        served.push_back(0);
-    }
-    for (const DeviceNumber number : served) {
-        WorkerConfig one = config;
-        one.device = number;
-        GANTRY_TRY(check_worker_device(one));
-    }
-    return {};
+    return print(text);
 }
 
 int run(const Options& options) {
@@ -257,19 +248,7 @@ int run(const Options& options) {
         return print(print_config(*config));
     }
     if (options.check_only) {
-        if (const auto safe = check_modes(*config, options.config_path); !safe) {
-            return fail(safe.error());
-        }
-        std::string gpus;
-        auto found = check_host(*config);
-        if (found) {
-            found = check_gpus(config->worker, &gpus);
-        }
-        if (!found) {
-            return fail({found.error().code, found.error().reason,
-                         options.config_path + ": " + found.error().text});
-        }
-        return print(options.config_path + ": no mistake found\n" + gpus);
+        return check(options, *config);
     }
     transport::require_tls13();
     // Before any thread is made, so that all of them leave these signals to sigwait.

@@ -1,32 +1,30 @@
-// What `gantry validate` and `gantryd --validate` look at: whether this host can serve and move
-// sessions as its configuration says. Starts a worker for a moment, to learn what the driver says;
-// changes nothing. Takes some seconds.
+// What `gantry validate` and `gantryd --check` look at: whether this host can serve and move
+// sessions as its configuration says. Changes nothing on the host.
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "host-daemon/supervisor/checks/check_list.h"
 #include "host-daemon/supervisor/config/config.h"
 
 namespace gantry::supervisor {
 
-enum class Verdict { kOk, kWarning, kFailed, kNotTried };
-
-struct Check {
-    std::string name;
-    Verdict verdict = Verdict::kOk;
-    std::string reason;  ///< Of a warning or failure: a stable id.
-    std::string text;    ///< What was found.
-    std::string remedy;  ///< Of a warning or failure: what to do.
+enum class Depth {
+    /// The configuration, and the files, accounts and GPUs that it names. Makes no context on a
+    /// GPU, asks no libvirt and opens no port.
+    kConfiguration,
+    /// All that the host needs: libvirt, VMs, ports, folders, kernel and clock, too; starts a
+    /// worker on each GPU for a moment. Takes some seconds.
+    kHost,
 };
 
-/// `root`: where /etc, /proc and /sys of the host are looked for; empty: there.
-std::vector<Check> check_whole_host(const Config& config, const std::string& root);
-/// The same list where the configuration cannot be read: its error, and nothing else was tried.
-std::vector<Check> unreadable_config(const Error& error);
+struct HostPlaces {
+    std::string config_path;  ///< Whose mode is looked at; empty: there is none.
+    std::string root;         ///< Where /etc, /proc and /sys of the host are; empty: there.
+};
 
-[[nodiscard]] bool is_fit(const std::vector<Check>& checks);
-[[nodiscard]] std::string checks_text(const std::vector<Check>& checks);
-[[nodiscard]] std::string checks_json(const std::vector<Check>& checks);
+CheckList check_host(const Config& config, const HostPlaces& places, Depth depth);
+/// The same list where the configuration cannot be read: its error, and nothing else was tried.
+CheckList unreadable_config(const Error& error, const std::string& config_path);
 
 }  // namespace gantry::supervisor

@@ -123,10 +123,6 @@ struct Config {
 /// The GPUs that the configuration names, in order; empty: all of the driver are served.
 std::vector<DeviceNumber> named_devices(const WorkerConfig& config);
 
-/// That this host has what it names: files, certificates that fit, user and group. The error lists
-/// each that is missing or wrong, one a line.
-Result<void> check_host(const Config& config);
-
 /// Reads and checks a file; the error lists every problem found, one a line.
 Result<Config> load_config(const std::string& path);
 /// The same from text; `name` stands for the file in messages.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,10 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "host-daemon/supervisor/config/accounts.h"
 #include "host-daemon/supervisor/config/config_schema.h"
-#include "host-daemon/supervisor/config/task_limit.h"
-#include "migration/transport/tls.h"
 #include "proto/base/edit_distance.h"
 
 namespace gantry::supervisor {
@@ -296,53 +292,6 @@ std::vector<DeviceNumber> named_devices(const WorkerConfig& config) {
         out.push_back(static_cast<DeviceNumber>(device));
     }
     return out;
-}
-
-Result<void> check_host(const Config& config) {
-    std::string problems;
-    const auto complain = [&](const std::string& text) {
-        problems += (problems.empty() ? "" : "\n") + text;
-    };
-    const auto look = [&](const auto& result) {
-        if (!result) {
-            complain(result.error().text + " [" + result.error().reason + "]");
-        }
-    };
-    const auto can_read = [&](const char* key, const std::string& path) {
-        const bool can = ::access(path.c_str(), R_OK) == 0;
-        if (!can) {
-            complain(std::string(key) + ": cannot read " + path + ": " + std::strerror(errno));
-        }
-        return can;
-    };
-    can_read("worker.executable", config.worker.executable);
-    // Without a folder they are found elsewhere: by the loader, and among the built-in ones.
-    if (config.worker.driver.find('/') != std::string::npos) {
-        can_read("worker.driver", config.worker.driver);
-    }
-    if (config.worker.profile.find('/') != std::string::npos) {
-        can_read("worker.profile", config.worker.profile);
-    }
-    if (!config.worker.user.empty()) {
-        look(find_worker_user(config.worker.user));
-    }
-    if (!config.operator_.group.empty()) {
-        look(find_operator_group(config.operator_.group));
-    }
-    if (!config.guest.group.empty()) {
-        look(find_guest_group(config.guest.group));
-    }
-    look(check_tasks(config, find_task_limit()));
-    if (!config.peer.listen.empty()) {
-        const PeerConfig& peer = config.peer;
-        const bool has_authority = can_read("peer.authority", peer.authority);
-        const bool has_certificate = can_read("peer.certificate", peer.certificate);
-        const bool has_key = can_read("peer.key", peer.key);
-        if (has_authority && has_certificate && has_key) {
-            look(transport::load_tls({peer.authority, peer.certificate, peer.key}));
-        }
-    }
-    return problems.empty() ? Result<void>{} : Error{Code::kNotFound, "config.file", problems};
 }
 
 Result<Config> load_config(const std::string& path) {

@@ -35,25 +35,36 @@ std::string fault_of(const std::string& path, mode_t forbidden) {
 
 }  // namespace
 
-Result<void> check_modes(const Config& config, const std::string& config_path) {
+std::vector<ModeFault> mode_faults(const Config& config, const std::string& config_path) {
     constexpr mode_t kWritableByOthers = 0022;
     constexpr mode_t kOpenToOthers = 0027;  // its group may read it
-    std::string faults;
+    std::vector<ModeFault> faults;
     const auto look = [&](const std::string& path, mode_t forbidden) {
-        const std::string fault = fault_of(path, forbidden);
-        faults += (faults.empty() || fault.empty() ? "" : "\n") + fault;
+        if (std::string fault = fault_of(path, forbidden); !fault.empty()) {
+            faults.push_back({path, std::move(fault), forbidden == kOpenToOthers});
+        }
     };
     if (!config_path.empty()) {
         look(config_path, kWritableByOthers);
         const std::string folder = std::filesystem::path(config_path).parent_path();
         look(folder.empty() ? "." : folder, kWritableByOthers);
     }
+    look(config.daemon.run_directory, kWritableByOthers);
+    look(config.daemon.state_directory, kWritableByOthers);
     if (!config.peer.listen.empty()) {
         look(config.peer.key, kOpenToOthers);
         look(config.peer.certificate, kWritableByOthers);
         look(config.peer.authority, kWritableByOthers);
     }
-    return faults.empty() ? Result<void>{} : Error{Code::kPermissionDenied, "config.mode", faults};
+    return faults;
+}
+
+Result<void> check_modes(const Config& config, const std::string& config_path) {
+    std::string text;
+    for (const ModeFault& fault : mode_faults(config, config_path)) {
+        text += (text.empty() ? "" : "\n") + fault.text;
+    }
+    return text.empty() ? Result<void>{} : Error{Code::kPermissionDenied, "config.mode", text};
 }
 
 Result<void> check_snapshot_path(const OperatorConfig& config, const std::string& path) {

@@ -2,14 +2,24 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "host-daemon/supervisor/config/config.h"
 #include "proto/base/result.h"
 
 namespace gantry::supervisor {
 
-/// `config.mode` where the configuration (empty: none is looked at), its folder or a key may be
-/// changed, or peer.key read, by users that are neither root nor gantryd's own. One a line.
+struct ModeFault {
+    std::string path;
+    std::string text;  ///< What is wrong, and what to take from it.
+    bool is_private_key = false;
+};
+
+/// Where the configuration (empty: none is looked at), its folder, gantryd's own folders or a
+/// certificate may be changed, or peer.key read, by users that are neither root nor gantryd's own
+/// (a key's group may read it). What does not exist has no fault.
+std::vector<ModeFault> mode_faults(const Config& config, const std::string& config_path);
+/// The same as `config.mode`, one a line.
 Result<void> check_modes(const Config& config, const std::string& config_path);
 
 /// Where operator.group lets users that are not root ask for snapshots, gantryd writes and reads
