@@ -46,7 +46,7 @@ struct Profile {
     ProfileTable table;
     Ranges ranges;
     FutexMutex sending;
-    std::byte outgoing[sizeof(Outgoing)];
+    std::byte outgoing[sizeof(Outgoing)] GANTRY_GUARDED_BY(sending);
     std::atomic<std::uint32_t> threads;
     std::uint32_t stamp_ps;
     std::uint32_t range_ps;

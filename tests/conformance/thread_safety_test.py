@@ -169,6 +169,7 @@ PROTECT_NO_MEMBER = {
         "members of Context, whose header cannot name it",
     ("guest-shim/driver/memory/registered.cc", "g_moving"): "an exchange of pages",
     ("guest-shim/session/callbacks.cc", "g_threads_mutex"): "the start of a thread",
+    ("guest-shim/session/profile.cc", "g_profile_mutex"): "the making of the profile",
     ("guest-shim/session/connection.h", "lane_mutex"): "a lane's question and answer",
     ("guest-shim/session/base/report.cc", "g_file_mutex"): "a file",
 }
