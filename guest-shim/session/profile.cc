@@ -30,10 +30,10 @@ constexpr std::uint64_t kRangesSentMax = 1024;
 
 struct Ranges {
     FutexMutex mutex;
-    std::uint64_t count;  ///< Ever.
-    std::uint64_t sent;
-    std::uint32_t sent_worker;
-    wire::ProfileRange kept[wire::kProfileRanges];
+    std::uint64_t count GANTRY_GUARDED_BY(mutex);  ///< Ever.
+    std::uint64_t sent GANTRY_GUARDED_BY(mutex);
+    std::uint32_t sent_worker GANTRY_GUARDED_BY(mutex);
+    wire::ProfileRange kept[wire::kProfileRanges] GANTRY_GUARDED_BY(mutex);
 };
 
 /// What goes into one record.
