@@ -120,7 +120,8 @@ CUresult instantiate(Call& call, const Origin& origin, std::uint64_t flags, CUev
 }
 
 /// Puts an exec that is made from `origin`, whose node is as `set` makes it, in the place of the
-/// one that the guest has. When it fails the guest's is as before.
+/// one that the guest has. When it fails the guest's is as before, or, with conditional nodes, gone
+/// if it cannot be made a second time either.
 template <typename Set, typename Reset>
 CUresult instantiate_again(Call& call, std::uint64_t handle, const Origin& origin, Set set,
                            Reset reset) {
@@ -136,30 +137,36 @@ CUresult instantiate_again(Call& call, std::uint64_t handle, const Origin& origi
         return result;
     }
     const CUevent after = end_of_last_launch(call, handle);
-    if (origin.is_guests) {
-        api.cuGraphExecDestroy(reinterpret_cast<CUgraphExec>(old));
-    }
     const auto make = [&](const CudaGraphBook::Exec& changes) {
         CUgraphExec made = nullptr;
-        const CUresult status = instantiate(call, origin, exec.flags, after, &made);
-        if (status != CUDA_SUCCESS) {
-            return status;
+        CUresult status = instantiate(call, origin, exec.flags, after, &made);
+        if (status == CUDA_SUCCESS) {
+            objects.set_native(handle, reinterpret_cast<std::uint64_t>(made));
+            status = change_again(call, made, changes);
+            if (status != CUDA_SUCCESS) {
+                api.cuGraphExecDestroy(made);
+                objects.set_native(handle, origin.is_guests ? 0 : old);
+            }
         }
-        objects.set_native(handle, reinterpret_cast<std::uint64_t>(made));
-        return change_again(call, made, changes);
+        return status;
     };
+    if (origin.is_guests) {
+        api.cuGraphExecDestroy(reinterpret_cast<CUgraphExec>(old));
+        objects.set_native(handle, 0);
+    }
     result = make(exec);
-    const std::uint64_t made = objects.native(handle, HandleKind::kGraphExec);
     if (result != CUDA_SUCCESS || origin.is_guests) {
         reset();  // The guest's graph is the guest's; the clone says what its exec is made from.
     }
-    if (result != CUDA_SUCCESS && made != old) {
-        api.cuGraphExecDestroy(reinterpret_cast<CUgraphExec>(made));
-        objects.set_native(handle, old);
+    if (result != CUDA_SUCCESS && !origin.is_guests) {
+        if (after != nullptr) {
+            api.cuEventDestroy_v2(after);
+        }
+        return result;
     }
-    if (result != CUDA_SUCCESS && origin.is_guests) {
+    if (result != CUDA_SUCCESS) {
         make(whole);
-    } else if (result == CUDA_SUCCESS && !origin.is_guests) {
+    } else if (!origin.is_guests) {
         api.cuGraphExecDestroy(reinterpret_cast<CUgraphExec>(old));
     }
     book.made_again(handle, after);
