@@ -204,6 +204,7 @@ int main() {
     change_kinds(exec);
     launch_in_order(exec);
     CHECK(cudaMemset(g_to, 0, kBytes));
+    CHECK(cudaDeviceSynchronize());  // The stream does not wait for the default one.
     CHECK(cudaGraphLaunch(conditional, g_streams[0]));
     CHECK(cudaStreamSynchronize(g_streams[0]));
     EXPECT(word_at(g_to) == 200);  // As it was changed before the move.
