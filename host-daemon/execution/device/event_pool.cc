@@ -1,5 +1,7 @@
 #include "host-daemon/execution/device/event_pool.h"
 
+#include "host-daemon/execution/device/event_times.h"
+
 namespace gantry::worker {
 
 EventPool::~EventPool() {
@@ -61,16 +63,12 @@ CUresult EventPool::query(const Event& event) {
 
 std::optional<std::chrono::nanoseconds> EventPool::between(const Event& before,
                                                            const Event& behind) {
-    const driver::DriverApi& api = device_.api();
     MutexLock lock(mutex_);
     if (find_locked(before) == nullptr || find_locked(behind) == nullptr) {
         return std::nullopt;
     }
     float ms = 0;
-    const CUresult result = api.cuEventElapsedTime_v2 != nullptr
-                                ? api.cuEventElapsedTime_v2(&ms, before.native, behind.native)
-                                : api.cuEventElapsedTime(&ms, before.native, behind.native);
-    return result == CUDA_SUCCESS
+    return elapsed_time(device_.api(), before.native, behind.native, &ms) == CUDA_SUCCESS
                ? std::optional(std::chrono::nanoseconds{static_cast<std::int64_t>(ms * 1e6F)})
                : std::nullopt;
 }

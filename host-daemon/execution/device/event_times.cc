@@ -19,6 +19,15 @@ std::int64_t to_ns(float milliseconds) {
 
 }  // namespace
 
+CUresult elapsed_time(const driver::DriverApi& api, CUevent start, CUevent end,
+                      float* milliseconds) {
+    if (api.cuEventElapsedTime_v2 != nullptr) {
+        return api.cuEventElapsedTime_v2(milliseconds, start, end);
+    }
+    return api.cuEventElapsedTime != nullptr ? api.cuEventElapsedTime(milliseconds, start, end)
+                                             : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 EventTimes::~EventTimes() {
     if (anchor_ != nullptr) {
         device_.bind_thread();
@@ -40,20 +49,11 @@ void EventTimes::forget(std::uint64_t event) {
     keeps_any_.store(!kept_.empty(), std::memory_order_relaxed);
 }
 
-CUresult EventTimes::ask_driver(CUevent start, CUevent end, float* milliseconds) const {
-    const driver::DriverApi& api = device_.api();
-    if (api.cuEventElapsedTime_v2 != nullptr) {
-        return api.cuEventElapsedTime_v2(milliseconds, start, end);
-    }
-    return api.cuEventElapsedTime != nullptr ? api.cuEventElapsedTime(milliseconds, start, end)
-                                             : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult EventTimes::measure(const Named& start, const Named& end, float* milliseconds) const {
     const auto from = kept_.find(start.handle);
     const auto to = kept_.find(end.handle);
     if (from == kept_.end() && to == kept_.end()) {
-        return ask_driver(start.native, end.native, milliseconds);
+        return elapsed_time(device_.api(), start.native, end.native, milliseconds);
     }
     if (from != kept_.end() && to != kept_.end()) {
         const auto answered = kept_answers_.find({start.handle, end.handle});
@@ -63,8 +63,8 @@ CUresult EventTimes::measure(const Named& start, const Named& end, float* millis
         return CUDA_SUCCESS;
     }
     float since_anchor = 0.0f;
-    const CUresult result =
-        ask_driver(anchor_, from == kept_.end() ? start.native : end.native, &since_anchor);
+    const CUresult result = elapsed_time(
+        device_.api(), anchor_, from == kept_.end() ? start.native : end.native, &since_anchor);
     if (result == CUDA_SUCCESS) {
         *milliseconds = from == kept_.end() ? to_milliseconds(to->second - to_ns(since_anchor))
                                             : to_milliseconds(to_ns(since_anchor) - from->second);
@@ -129,7 +129,7 @@ EventTimes::State EventTimes::save(const std::vector<Named>& events) {
         by_handle.emplace(event.handle, event);
         float before_now = 0.0f;
         if (!kept_.contains(event.handle) &&
-            ask_driver(event.native, now, &before_now) == CUDA_SUCCESS) {
+            elapsed_time(device_.api(), event.native, now, &before_now) == CUDA_SUCCESS) {
             here.push_back({event, before_now});
         }
     }
@@ -139,14 +139,14 @@ EventTimes::State EventTimes::save(const std::vector<Named>& events) {
     CUevent later = now;
     for (const Recorded& recorded : here) {
         float gap = 0.0f;
-        ask_driver(recorded.event.native, later, &gap);
+        elapsed_time(device_.api(), recorded.event.native, later, &gap);
         ns -= to_ns(gap);
         later = recorded.event.native;
         state.times.push_back({recorded.event.handle, ns});
     }
     float since_anchor = 0.0f;
     if (anchor_ != nullptr) {
-        ask_driver(anchor_, now, &since_anchor);
+        elapsed_time(device_.api(), anchor_, now, &since_anchor);
     }
     for (const auto& [event, time] : kept_) {
         if (by_handle.contains(event)) {

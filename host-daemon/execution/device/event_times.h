@@ -24,6 +24,10 @@
 
 namespace gantry::worker {
 
+/// As the driver tells it, by its newest entry point; CUDA_ERROR_NOT_SUPPORTED where it has none.
+CUresult elapsed_time(const driver::DriverApi& api, CUevent start, CUevent end,
+                      float* milliseconds);
+
 class EventTimes {
 public:
     struct Time {
@@ -70,7 +74,6 @@ private:
 
     CUresult measure(const Named& start, const Named& end, float* milliseconds) const
         GANTRY_REQUIRES(mutex_);
-    CUresult ask_driver(CUevent start, CUevent end, float* milliseconds) const;
     CUresult record_anchor(CUevent* anchor) const;
     void note_asked(const Pair& pair) GANTRY_REQUIRES(mutex_);
 

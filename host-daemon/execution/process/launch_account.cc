@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "host-daemon/execution/base/log.h"
+#include "host-daemon/execution/device/event_times.h"
 
 namespace gantry::worker {
 namespace {
@@ -89,13 +90,6 @@ bool LaunchAccount::is_due(const Kernel& kernel) {
            kernel.launches % (kernel.launches < kOftenUntil ? kOften : kEvery) == 0;
 }
 
-CUresult LaunchAccount::elapsed(const Pair& pair, float* ms) const {
-    const driver::DriverApi& api = needs_.device.api();
-    return api.cuEventElapsedTime_v2 != nullptr
-               ? api.cuEventElapsedTime_v2(ms, pair.before, pair.behind)
-               : api.cuEventElapsedTime(ms, pair.before, pair.behind);
-}
-
 void LaunchAccount::collect() {
     const driver::DriverApi& api = needs_.device.api();
     while (!queued_.empty()) {
@@ -106,7 +100,8 @@ void LaunchAccount::collect() {
             return;
         }
         float ms = 0;
-        if (result == CUDA_SUCCESS && elapsed(pair, &ms) == CUDA_SUCCESS) {
+        if (result == CUDA_SUCCESS &&
+            elapsed_time(api, pair.before, pair.behind, &ms) == CUDA_SUCCESS) {
             pair.kernel->add_sample(static_cast<double>(ms) * 1000);
             sum_up(*pair.kernel);
         }

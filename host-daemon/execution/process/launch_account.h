@@ -123,7 +123,6 @@ private:
     Kernel* find(const KernelShape& shape) GANTRY_REQUIRES(mutex_);
     void identify(Kernel& kernel) const;
     static bool is_due(const Kernel& kernel);
-    CUresult elapsed(const Pair& pair, float* ms) const;
     void collect() GANTRY_REQUIRES(mutex_);
     void sum_up(Kernel& kernel) GANTRY_REQUIRES(mutex_);
     std::size_t begin_launch(const KernelShape& shape, CUstream stream);
