@@ -134,10 +134,6 @@ bool ProfileBoard::take_row(wire::ProfileRow row) {
 }
 
 void ProfileBoard::take_ranges(std::uint64_t first, std::span<const wire::ProfileRange> ranges) {
-    if (range_count_ == 0) {
-        range_count_ = first;
-        first_range_ = first;
-    }
     if (first > range_count_) {
         range_count_ = first;
         first_range_ = first;
