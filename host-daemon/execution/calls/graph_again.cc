@@ -76,6 +76,7 @@ CUresult change_again(Call& call, CUgraphExec made, const CudaGraphBook::Exec& e
 
 /// What an exec is made from again, and the node in it.
 struct Origin {
+    CudaGraphBook::Exec exec;
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;
     bool is_guests = false;  ///< Conditional nodes: no clone, and one exec at a time.
@@ -83,38 +84,41 @@ struct Origin {
 
 std::optional<Origin> origin_of(Call& call, std::uint64_t handle, CUgraphNode native) {
     CudaGraphBook& book = call.process().graphs.book;
-    const auto exec = book.find(handle);
+    auto exec = book.find(handle);
     if (!exec || exec->updated_from != nullptr) {
         return std::nullopt;
     }
-    Origin origin{exec->made_from, book.in_clone(handle, native), false};
-    if (exec->described != nullptr) {
-        origin = {call.process().objects.native_as<CUgraph>(exec->source, HandleKind::kGraph),
-                  native, true};
+    Origin origin{std::move(*exec)};
+    if (origin.exec.described != nullptr) {
+        origin.graph =
+            call.process().objects.native_as<CUgraph>(origin.exec.source, HandleKind::kGraph);
+        origin.node = native;
+        origin.is_guests = true;
+    } else {
+        origin.graph = origin.exec.made_from;
+        origin.node = book.in_clone(handle, native);
     }
     return origin.graph != nullptr && origin.node != nullptr ? std::optional(origin) : std::nullopt;
 }
 
-/// The arguments of the newest change of this kind to a node; nullptr: it is as in its graph.
+/// The arguments of the newest change of this kind to the node; none: it is as in its graph.
 template <typename Arguments>
-std::optional<Arguments> newest_change(const CudaGraphBook::Exec& exec, cuda::Op op,
-                                       CUgraphNode node) {
+std::optional<Arguments> newest_change(const Origin& origin, cuda::Op op) {
     Arguments arguments;
-    const auto change = exec.changes.find({static_cast<std::uint16_t>(op), node});
-    if (change == exec.changes.end() || change->second.args.size() < sizeof(arguments)) {
+    const auto change = origin.exec.changes.find({static_cast<std::uint16_t>(op), origin.node});
+    if (change == origin.exec.changes.end() || change->second.args.size() < sizeof(arguments)) {
         return std::nullopt;
     }
     std::memcpy(&arguments, change->second.args.data(), sizeof(arguments));
     return arguments;
 }
 
-CUresult instantiate(Call& call, const Origin& origin, std::uint64_t flags, CUevent after,
-                     CUgraphExec* made) {
+CUresult instantiate(Call& call, const Origin& origin, CUevent after, CUgraphExec* made) {
     const driver::DriverApi& api = call.api();
-    CUresult result = api.cuGraphInstantiateWithFlags(made, origin.graph, flags);
+    CUresult result = api.cuGraphInstantiateWithFlags(made, origin.graph, origin.exec.flags);
     if (result != CUDA_SUCCESS && origin.is_guests && after != nullptr) {
         api.cuEventSynchronize(after);  // The one before may count as long as it runs.
-        result = api.cuGraphInstantiateWithFlags(made, origin.graph, flags);
+        result = api.cuGraphInstantiateWithFlags(made, origin.graph, origin.exec.flags);
     }
     return result;
 }
@@ -128,9 +132,8 @@ CUresult instantiate_again(Call& call, std::uint64_t handle, const Origin& origi
     const driver::DriverApi& api = call.api();
     CudaGraphBook& book = call.process().graphs.book;
     ObjectTable& objects = call.process().objects;
-    auto exec = *book.find(handle);
-    const auto whole = exec;
-    exec.changes.erase({static_cast<std::uint16_t>(call.op()), origin.node});
+    CudaGraphBook::Exec others = origin.exec;
+    others.changes.erase({static_cast<std::uint16_t>(call.op()), origin.node});
     const std::uint64_t old = objects.native(handle, HandleKind::kGraphExec);
     CUresult result = set();
     if (result != CUDA_SUCCESS) {
@@ -139,7 +142,7 @@ CUresult instantiate_again(Call& call, std::uint64_t handle, const Origin& origi
     const CUevent after = end_of_last_launch(call, handle);
     const auto make = [&](const CudaGraphBook::Exec& changes) {
         CUgraphExec made = nullptr;
-        CUresult status = instantiate(call, origin, exec.flags, after, &made);
+        CUresult status = instantiate(call, origin, after, &made);
         if (status == CUDA_SUCCESS) {
             objects.set_native(handle, reinterpret_cast<std::uint64_t>(made));
             status = change_again(call, made, changes);
@@ -154,7 +157,7 @@ CUresult instantiate_again(Call& call, std::uint64_t handle, const Origin& origi
         api.cuGraphExecDestroy(reinterpret_cast<CUgraphExec>(old));
         objects.set_native(handle, 0);
     }
-    result = make(exec);
+    result = make(others);
     if (result != CUDA_SUCCESS || origin.is_guests) {
         reset();  // The guest's graph is the guest's; the clone says what its exec is made from.
     }
@@ -165,7 +168,7 @@ CUresult instantiate_again(Call& call, std::uint64_t handle, const Origin& origi
         return result;
     }
     if (result != CUDA_SUCCESS) {
-        make(whole);
+        make(origin.exec);
     } else if (!origin.is_guests) {
         api.cuGraphExecDestroy(reinterpret_cast<CUgraphExec>(old));
     }
@@ -185,8 +188,7 @@ CUresult set_copy_again(Call& call, std::uint64_t exec, CUgraphNode native,
     }
     CUDA_MEMCPY3D_v2 now = before;
     const auto changed = newest_change<wire::cuGraphExecMemcpyNodeSetParams_call>(
-        *call.process().graphs.book.find(exec), cuda::Op::cuGraphExecMemcpyNodeSetParams,
-        origin->node);
+        *origin, cuda::Op::cuGraphExecMemcpyNodeSetParams);
     if (changed && to_native_copy(call, changed->copy, &now) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -219,8 +221,7 @@ CUresult on_cuGraphExecMemsetNodeSetParams(CallContext& context,
         return result;
     }
     const auto changed = newest_change<wire::cuGraphExecMemsetNodeSetParams_call>(
-        *call.process().graphs.book.find(wanted.hGraphExec),
-        cuda::Op::cuGraphExecMemsetNodeSetParams, origin->node);
+        *origin, cuda::Op::cuGraphExecMemsetNodeSetParams);
     const CUdeviceptr now = changed ? changed->memsetParams.dst : before.dst;
     if (!is_of_other_kind(call, now, wanted.memsetParams.dst)) {
         return result;
